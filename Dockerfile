@@ -4,7 +4,7 @@ FROM python:3.12.11-slim-bookworm
 # TORCH_INDEX: empty takes the torch that pip finds under the pin of constraints.txt; else the address of an index,
 # such as PyTorch's own for a CUDA version.  EXTRAS: optional parts of vitreous.
 ARG TORCH_INDEX=""
-ARG EXTRAS="serve,fast,data,heic"
+ARG EXTRAS="fast,data,heic"
 
 ENV VIRTUAL_ENV=/opt/vitreous/env \
     PATH=/opt/vitreous/env/bin:$PATH \

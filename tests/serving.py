@@ -19,19 +19,12 @@ from typing import Any
 
 import forks
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from tiny_models import awake
 
 LABELS = ("ant", "bee", "cat", "dog", "eel")
 GREY = (("grey", np.full((20, 20, 3), 90, np.uint8)),)  # (label, picture): to begin with
-NEEDS = ("fastapi", "uvicorn", "python_multipart")
-
-
-def need_extra() -> None:
-    for package in NEEDS:
-        pytest.importorskip(package, reason="needs the extra serve: pip install 'vitreous[serve]'")
 
 
 def tiny(**changes: Any) -> Any:

@@ -67,7 +67,6 @@ def test_the_extras_that_it_installs_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = next(rest for rest in rests("ARG") if rest.startswith("EXTRAS")).partition("=")[2].strip('"').split(",")
     assert set(extras) <= set(project["optional-dependencies"])
-    assert "serve" in extras
 
 
 def test_it_runs_our_command():

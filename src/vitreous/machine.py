@@ -231,7 +231,7 @@ def _starter(file: Path) -> Starter:
 
 
 def _extras() -> Iterator[Extra]:
-    """Read from our own metadata, whose lines look like `fastapi>=0.115; extra == 'serve'`; nothing is imported."""
+    """Read from our own metadata, whose lines look like `matplotlib>=3.9; extra == 'plot'`; nothing is imported."""
     needs: dict[str, list[str]] = {}
     lines = [] if _version("vitreous") == NOT_INSTALLED else metadata.requires("vitreous") or []
     for line in lines:

@@ -10,7 +10,7 @@ import pytest
 import small_look
 from browsing import CHROMIUM
 from picture_files import photo
-from tiny_models import awake
+from tiny_models import VIT, awake
 
 import vitreous
 from vitreous.measures.page import write_page
@@ -109,6 +109,20 @@ def test_the_veil_lies_over_what_the_model_sees_of_the_photo(watched, tmp_path):
     for x, column in ((0.01, 1), (0.3, 1), (0.7, 4), (0.99, 4)):  # the model sees the middle half
         page.locator("[data-photo]").click(position={"x": x * box["width"], "y": 1})
         assert f"the patch at row 1, column {column} looks most at" in said(page)
+
+
+def test_a_hybrid_without_tokens_in_front_has_places_and_gives_them_all(watched, tmp_path):
+    photo(1, (120, 60)).save(tmp_path / "wide.png")
+    model = awake(VIT.change(stem="convolutions", pool="gap", class_token=False))
+    write_page(vitreous.look(model, tmp_path / "wide.png", only=["attention-maps", "rollout"]), tmp_path / "look.html")
+    page = watched((tmp_path / "look.html").as_uri())
+    page.goto((tmp_path / "look.html").as_uri())
+    page.wait_for_selector("#looker[data-ready]")
+    whole = r"Block 2, mean of heads: the place at row 3, column 3 looks most at row \d, column \d \([\d.]+ %\)\."
+    assert re.fullmatch(whole, said(page))
+    page.locator("[data-show]").select_option("rollout")
+    assert said(page).startswith("Of all places, row ")
+    assert "patch" not in page.locator("#looker").inner_text()
 
 
 def test_coarser_maps_say_nearly_the_same(browser, seen, tmp_path):

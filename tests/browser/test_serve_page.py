@@ -15,16 +15,16 @@ import serving
 import torch
 from browsing import CHROMIUM, CONTRAST, FLAGS
 from PIL import Image
-from serving import LABELS, encoded, need_extra, picture
+from serving import LABELS, encoded, picture
 from tiny_models import BIT, awake
 
-need_extra()
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+from vitreous.models.pooling import POOLS, Pool
+from vitreous.models.track_record import TrackRecord
+from vitreous.server.guard import Access
 
-from vitreous.models.pooling import POOLS, Pool  # noqa: E402
-from vitreous.models.track_record import TrackRecord  # noqa: E402
-from vitreous.server.guard import Access  # noqa: E402
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_clicked_patch_shows_where_it_looks(visit, server):
     before = pixels(page)
     box = page.locator("#stage").bounding_box()
     page.mouse.click(box["x"] + 0.6 * box["width"], box["y"] + 0.1 * box["height"])  # row 1, column 3
-    says(page, "#stage-says", "into patch 3 through")
+    says(page, "#stage-says", "into the patch at row 1, column 3 through")
     assert pixels(page) != before
     row = server.call("POST", "/api/attention?image=example-0&patch=2").json["rollout"]
     best = row.index(max(row))
@@ -166,10 +166,33 @@ def test_breaking_it_shows_before_and_after(visit, server):
     says(page, "#broken-says", "patches shuffled")
     assert pixels(page, "#after") != before
     page.click("#hide-most")
-    says(page, "#broken-says", "4 patches hidden")
+    says(page, "#broken-says", "4 squares covered")
+    page.click("#hide-any")  # what any cover does
+    says(page, "#broken-says", "4 squares covered")
+    page.uncheck("#shuffle")
+    page.uncheck("#no-block")
+    page.click("#uncover")
+    says(page, "#broken-says", "Nothing is broken yet.")
+    whole, after = pixels(page, "#before"), pixels(page, "#after")
+    page.click("#hide-most")
+    says(page, "#broken-says", "4 squares covered")
+    assert pixels(page, "#before") == whole, "the answer before is not of a covered picture"
+    assert pixels(page, "#after") != after
     page.click("#uncover")
     page.locator("#before-stage").click(position={"x": 10, "y": 10})
-    says(page, "#broken-says", "1 patch hidden")
+    says(page, "#broken-says", "1 square covered")
+
+
+def test_a_hybrid_speaks_of_places_and_shuffles_them_after_its_convolutions(visit):
+    with serving.thread(serving.tiny(**HYBRID)) as (caller, _, _):
+        page = visit(url=caller.url)
+        shown(page)
+        assert "of the 4 × 4 places" in words(page, "#stage-says")
+        assert "shuffle the places that its convolutions made" in words(page, "#breaks")
+        page.check("#shuffle")
+        says(page, "#broken-says", "places shuffled")
+        page.locator("#break details").evaluate("each => each.open = true")
+        assert "patch" not in words(page, "#break").lower()
 
 
 def test_a_bad_file_shows_its_message_and_the_page_goes_on(browser, server, tmp_path):
@@ -255,7 +278,7 @@ def test_what_is_cut_off_before_the_model_looks_is_grey_and_cannot_be_picked(vis
         assert box["width"] / box["height"] == pytest.approx(1.5, abs=0.02)
         page.mouse.click(box["x"] + 0.1 * box["width"], box["y"] + 0.5 * box["height"])  # left of the square
         page.mouse.click(box["x"] + 0.18 * box["width"], box["y"] + 0.02 * box["height"])  # its first patch
-        says(page, "#stage-says", "into patch 1 through")
+        says(page, "#stage-says", "into the patch at row 1, column 1 through")
         page.check("input[name=show][value=plain]")
         assert "grey margin" not in words(page, "#stage-says")
 
@@ -383,9 +406,9 @@ def test_keys_alone_are_enough(visit):
         if page.evaluate("document.activeElement.id") == "stage":
             break
     page.keyboard.press("ArrowRight")
-    says(page, "#stage-says", "into patch 11 through")
+    says(page, "#stage-says", "into the patch at row 3, column 3 through")
     page.keyboard.press("ArrowUp")
-    says(page, "#stage-says", "into patch 7 through")
+    says(page, "#stage-says", "into the patch at row 2, column 3 through")
     reached = set()
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -409,8 +432,19 @@ def test_the_lesson_has_six_steps(visit, server):
     page.click("#steps li:nth-child(4) button")
     before = pixels(page)
     page.locator("#stage").click(position={"x": 10, "y": 10})
-    says(page, "#caption", "Where patch 1 looks")
+    says(page, "#caption", "Where the patch at row 1, column 1 looks")
     assert pixels(page) != before
+
+
+def test_a_step_of_the_lesson_fits_a_projector(visit):
+    page = visit("/lesson", viewport={"width": 1280, "height": 720})
+    page.wait_for_selector("#words p")
+    for step in range(1, 7):
+        page.click(f"#steps li:nth-child({step}) button")
+        for part in ("#next", "#view"):
+            box = page.locator(part).bounding_box()
+            assert box["y"] >= 0, (step, part)
+            assert box["y"] + box["height"] <= 720, (step, part)
 
 
 def lesson(page):
@@ -466,7 +500,7 @@ def test_the_lesson_of_a_hybrid_tells_of_convolutions_and_no_class_token(visit):
         assert page.locator(".maps").count() == 3
         before = pixels(page)
         page.locator("#stage").click(position={"x": 10, "y": 10})
-        says(page, "#caption", "what place 1 sees")
+        says(page, "#caption", "what the place at row 1, column 1 sees")
         says(page, "#words", "this place sees 8 × 8 pixels")  # the rest of its window lies outside
         assert pixels(page) != before
 
@@ -699,7 +733,7 @@ PRINTED = """() => {
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
   return {
     margin: rules.filter((rule) => rule instanceof CSSPageRule).map((rule) => rule.style.margin),
-    pages: [style("#answers").breakBefore, style("#architecture").breakBefore],
+    pages: [style("#answers").breakBefore, style("#whole").breakBefore],
     whole: [style(".questions li").breakInside, style(".results li").breakInside],
     columns: style("#words").gridTemplateColumns.split(" ").length,
     drawing: document.querySelector("#architecture svg").getBoundingClientRect().height,
@@ -815,7 +849,7 @@ def test_an_encoder_shows_where_it_looks_and_names_nothing(visit, scheme):
         assert words(page, "#said").strip() == ""
         before = pixels(page)
         page.locator("#stage").click(position={"x": 10, "y": 10})
-        says(page, "#stage-says", "What came into patch 1 through all layers")
+        says(page, "#stage-says", "What came into the patch at row 1, column 1 through all layers")
         assert pixels(page) != before
         says(page, "#whole", "back to the features")
         page.check("#shuffle")
@@ -855,7 +889,7 @@ def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
         page.wait_for_selector("#after-top li")
         assert page.locator("#shuffle").is_hidden()
         page.click("#hide-most")
-        says(page, "#broken-says", "12 patches hidden")
+        says(page, "#broken-says", "12 squares covered")
         page.goto(f"{caller.url}/lesson")
         says(page, "#message", "this model is a network of convolutions; the lesson is about Vision Transformers")
         assert page.locator("#step").is_hidden()

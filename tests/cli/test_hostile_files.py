@@ -35,7 +35,7 @@ LINES = {
     "device.jpg": "device.jpg is a device and no file; move it away",
     "pipe.jpg": "pipe.jpg is a pipe and no file; move it away",
     "socket.jpg": "socket.jpg is a socket and no file; move it away",
-    "eps.jpg": "eps.jpg is not an image in any format known here; delete it, or fetch it again",
+    "eps.jpg": "eps.jpg is not an image in any format known here; give a JPEG or PNG, or fetch it again",
     "palette.png": "palette.png is broken (its palette is missing); delete it, or fetch it again",
     "scans.jpg": "scans.jpg has more than 200 scans, which no camera writes; save it anew",
     "sparse.jpg": "sparse.jpg has 1,099,511,627,776 bytes; at most 512 MiB are read as one image: move it away",

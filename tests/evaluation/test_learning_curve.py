@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,6 +112,12 @@ def test_it_tells_people_and_programs_the_same(found):
     assert body["with_twice_the_images"]["accuracy"] == found.expected(1280)[0]
     assert "twice as many" in str(found)
     assert "<pre>" in found._repr_html_()
+
+
+def test_what_these_images_do_not_tell_is_not_promised(found):
+    ends = np.linspace(0, 0.5, len(found.redrawn))
+    wild = tuple(PowerLaw(law.a, law.b, float(c)) for law, c in zip(found.redrawn, ends, strict=True))
+    assert "however many: not known (" in str(replace(found, redrawn=wild))
 
 
 @pytest.mark.parametrize(

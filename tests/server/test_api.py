@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from serving import LABELS, encoded, need_extra, picture, process, thread, tiny, until
+from serving import LABELS, encoded, picture, process, thread, tiny, until
 from small_runs import image_set
 from torch.testing import assert_close
 
@@ -20,12 +20,9 @@ from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
 from vitreous.measures.rollout import rollout
 from vitreous.models.taps import taps
-
-need_extra()
-
-from vitreous.server.guard import Access  # noqa: E402
-from vitreous.server.images.similar import Neighbours  # noqa: E402
-from vitreous.server.interventions import Break  # noqa: E402
+from vitreous.server.guard import Access
+from vitreous.server.images.similar import Neighbours
+from vitreous.server.interventions import Break
 
 
 @pytest.fixture(scope="module")

@@ -5,19 +5,17 @@ import pytest
 import serving
 import torch
 from downloaded_kinds import BEIT_LIKE, DINOV3_LIKE, EVA02_LIKE, PE_LIKE
-from serving import encoded, need_extra, picture
+from serving import encoded, picture
 from tiny_models import BIT, VIT, awake
 
-need_extra()
-
-import vitreous  # noqa: E402
-from vitreous.images import open_data  # noqa: E402
-from vitreous.images.pixels import decode  # noqa: E402
-from vitreous.images.pixels.preprocess import normalise  # noqa: E402
-from vitreous.models.model import replica  # noqa: E402
-from vitreous.server.engine import Engine  # noqa: E402
-from vitreous.server.images.similar import Neighbours, likeness  # noqa: E402
-from vitreous.server.runtimes import OtherRuntime  # noqa: E402
+import vitreous
+from vitreous.images import open_data
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
+from vitreous.models.model import replica
+from vitreous.server.engine import Engine
+from vitreous.server.images.similar import Neighbours, likeness
+from vitreous.server.runtimes import OtherRuntime
 
 CLIP_LIKE = {"representation": 6, "representation_kind": "linear", "norm_before_blocks": True, "patch_bias": False}
 KINDS = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import serving
 from commands import run_all
-from serving import LABELS, encoded, need_extra, picture, tiny
+from serving import LABELS, encoded, picture, tiny
 from tiny_models import line_of
 from torch.testing import assert_close
 
@@ -19,10 +19,9 @@ from vitreous.evaluation.calibration import softmax
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
 
-need_extra()
 pytest.importorskip("onnxscript", reason="needs the extra export")
 
-from vitreous.server.exported import FileEngine, find, read  # noqa: E402
+from vitreous.server.exported import FileEngine, find, read
 
 CLOSED = (
     "this server answers from an exported file, which cannot be looked into; for attention, breaking and similar "
@@ -344,7 +343,7 @@ def _page_says(caller, selector, *texts, path="/"):
 
 def test_the_page_answers_and_says_what_is_off(server):
     _page_says(server, "#no-attention", f"{CLOSED[0].upper()}{CLOSED[1:]}.")
-    _page_says(server, "#about", "16 × 16 pixels, an exported file (int8, openvino). It gave ")
+    _page_says(server, "#about", "16 × 16 pixels, an exported file (int8, openvino).")
 
 
 def test_the_lesson_says_why_there_is_none(server):

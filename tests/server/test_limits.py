@@ -21,17 +21,15 @@ import numpy as np
 import pytest
 import serving
 from PIL import Image
-from serving import encoded, need_extra, picture, until
+from serving import encoded, picture, until
 
-need_extra()
-
-from vitreous.images.sources.image_file import sniff  # noqa: E402
-from vitreous.server.errors import Busy  # noqa: E402
-from vitreous.server.guard import Access, Guard  # noqa: E402
-from vitreous.server.images.cache import CachedImage, ImageCache  # noqa: E402
-from vitreous.server.images.uploads import shown_name  # noqa: E402
-from vitreous.server.limits import Limits  # noqa: E402
-from vitreous.server.metrics import Counts  # noqa: E402
+from vitreous.images.sources.image_file import sniff
+from vitreous.server.errors import Busy
+from vitreous.server.guard import Access, Guard
+from vitreous.server.images.cache import CachedImage, ImageCache
+from vitreous.server.images.uploads import shown_name
+from vitreous.server.limits import Limits
+from vitreous.server.metrics import Counts
 
 GOOD = encoded(picture(1))
 

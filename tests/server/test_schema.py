@@ -7,9 +7,7 @@ from collections import Counter
 import pytest
 import serving
 from hypothesis import HealthCheck, Phase, given, settings
-from serving import need_extra
 
-need_extra()
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis: pip install schemathesis")
 
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402

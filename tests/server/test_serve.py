@@ -18,21 +18,18 @@ import torch
 from commands import run_all
 from downloaded_kinds import BEIT_LIKE, DINOV3_LIKE, EVA02_LIKE, PE_LIKE
 from PIL import Image
-from serving import encoded, need_extra, picture, tiny, until
+from serving import encoded, picture, tiny, until
 from tiny_models import BIT, awake
 
 import vitreous
 from vitreous.cli import serve as cli_serve
-from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
-
-need_extra()
-
-from vitreous.images import examples, open_data  # noqa: E402
-from vitreous.server.engine import Engine  # noqa: E402
-from vitreous.server.errors import Busy  # noqa: E402
-from vitreous.server.queue import Batcher, WorkQueue, share_cores  # noqa: E402
-from vitreous.server.runtimes import OtherRuntime, answers_of  # noqa: E402
-from vitreous.server.serve import Address, _listen, serve  # noqa: E402
+from vitreous.errors import BusyError, CheckpointError, ConfigError
+from vitreous.images import examples, open_data
+from vitreous.server.engine import Engine
+from vitreous.server.errors import Busy
+from vitreous.server.queue import Batcher, WorkQueue, share_cores
+from vitreous.server.runtimes import OtherRuntime, answers_of
+from vitreous.server.serve import Address, _listen, serve
 
 CPU = torch.device("cpu")
 
@@ -101,17 +98,6 @@ def test_explain_writes_a_picture_for_each_answer(done):
     with Image.open(why / "cat.png") as overlay:
         assert overlay.size == (224, 224)
     assert (why / "cat.png").read_bytes() != (why / "cat-2.png").read_bytes()
-
-
-def test_without_the_extra_the_line_names_the_command(file, monkeypatch):
-    import importlib.util
-
-    real = importlib.util.find_spec
-    monkeypatch.setattr("vitreous.server.serve.find_spec", lambda name: None if name == "uvicorn" else real(name))
-    with pytest.raises(
-        MissingExtraError, match=r"vitreous serve needs the extra 'serve'; pip install 'vitreous\[serve\]'"
-    ):
-        serve(file)
 
 
 def test_without_a_run_the_line_says_what_to_give(tmp_path, monkeypatch):
@@ -408,7 +394,7 @@ def test_a_network_without_attention_answers_and_can_be_covered():
         assert found["before"]["top"] != found["after"]["top"]
         assert found["before"]["rollout"] is None
         refused = caller.send("/api/break?shuffle=1", raw)
-        assert refused.error == "this model has no tokens, positions or heads to break; hide patches instead"
+        assert refused.error == "this model has no tokens, positions or heads to break; cover squares instead"
         assert (
             caller.send("/api/similar", raw).error == "this server was given no training images; start it with --data"
         )
@@ -450,18 +436,33 @@ def test_every_kind_of_transformer_can_be_looked_into_and_broken(changes):
 
 
 def test_a_shuffle_moves_the_patches_of_the_image_itself():
-    """What the page shows is what the model gets, also where convolutions come first."""
+    """What the page shows is what a model without convolutions gets."""
     from vitreous.server.interventions import Break
 
-    hybrid = tiny(stem="resnet", image_size=32, patch=1, units=(1,), resnet_width=0.25)
+    model = tiny(image_size=32, patch=8)
     seen = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    rows, columns = hybrid.grid
+    rows, columns = model.grid
     order = Break(shuffle=5).order(rows * columns)
     high, wide = 32 // rows, 32 // columns
     moved = np.zeros_like(seen)
     for place, patch in enumerate(order):
         (r, c), (y, x) = divmod(place, columns), divmod(patch, columns)
         moved[r * high :, c * wide :][:high, :wide] = seen[y * high :, x * wide :][:high, :wide]
-    with Engine(hybrid, CPU).at_work() as engine:
+    with Engine(model, CPU).at_work() as engine:
         shuffled = engine.attend(seen, None, Break(shuffle=5))[0]
         np.testing.assert_allclose(shuffled, engine.answers_to([moved])[0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_shuffle_comes_after_the_convolutions_of_a_hybrid():
+    """So a shuffle asks what positions do, not what convolutions make of edges between cells."""
+    from vitreous.server.interventions import Break
+
+    hybrid = tiny(stem="resnet", image_size=32, patch=1, units=(1,), resnet_width=0.25)
+    seen = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    order = Break(shuffle=5).order(hybrid.grid[0] * hybrid.grid[1])
+    pixels = hybrid.preprocess(seen[None])
+    with torch.inference_mode(), vitreous.taps(hybrid, edit={"embedding.patches": lambda x: x[:, order]}):
+        wanted = hybrid(pixels)[0].numpy()
+    with Engine(hybrid, CPU).at_work() as engine:
+        shuffled = engine.attend(seen, None, Break(shuffle=5))[0]
+    np.testing.assert_allclose(shuffled[: len(wanted)], wanted, rtol=1e-3, atol=1e-3)

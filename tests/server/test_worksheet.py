@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 import serving
 import torch
-from serving import encoded, need_extra, picture
+from serving import encoded, picture
 from tiny_models import BIT, awake
 from torch.testing import assert_close
 
-need_extra()
-
-from vitreous.exports import worksheet  # noqa: E402
-from vitreous.exports.worksheet import questions  # noqa: E402
-from vitreous.images.pixels import decode  # noqa: E402
-from vitreous.images.pixels.preprocess import normalise  # noqa: E402
-from vitreous.models import architecture  # noqa: E402
-from vitreous.models.taps import taps  # noqa: E402
+from vitreous.exports import worksheet
+from vitreous.exports.worksheet import questions
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
+from vitreous.models import architecture
+from vitreous.models.taps import taps
 
 HYBRID = {"stem": "convolutions", "pool": "gap", "image_size": 28, "channels": 1, "patch": 8}
 

@@ -13,6 +13,7 @@ from vitreous.cli.training_display import _Live, _print
 from vitreous.images.health import Case, Finding, Health
 from vitreous.training.plan import plan as plans
 from vitreous.training.run.events import FACT_INDENT, Fact, RunEnded, Said, Working
+from vitreous.training.run.trained import FROZEN
 from vitreous.training.tell.strangers import LEFT_OUT
 from vitreous.training.tell.write import Run
 
@@ -76,7 +77,7 @@ def test_which_answers_to_trust_is_told_if_there_are_any():
     assert "when 99.9 % sure or more" in told(above={**ABOVE, "confidence": 0.999})["trust"]  # nothing is 100 % sure
     assert "trust" not in told(above=None)
     assert "trust" not in told(above={**ABOVE, "answered": 0, "right": 0})
-    assert told(above=None, sure_from=1.0)["trust"].startswith("no single answer: no confidence is known to be 90 %")
+    assert told(above=None, sure_from=1.0)["trust"].startswith("check each answer: even the surest are not")
     assert "trust" not in told(above=None, sure_from=1.0, alarm="No better than always answering cat.")
 
 
@@ -90,18 +91,34 @@ def test_how_many_strangers_it_notices_is_told_if_they_were_shown():
     """Classes that were left out come first; easy strangers are named, and blank images are no merit."""
     counts = {"blank images": {"caught": 6, "seen": 6}, "drawn scenes": {"caught": 24, "seen": 32}}
     left_out = {LEFT_OUT: {"caught": 6, "seen": 60}}
-    assert told(strangers=counts)["unknown"] == "none of these: 75 % of drawings; not tried: a class near its own"
+    assert told(strangers=counts)["unknown"] == "25 % of drawings get a wrong name; classes like its own were not tried"
     clothes = {"photos of clothes": {"caught": 32, "seen": 32}}
-    both = "none of these: 10 % of a class it never saw, 88 % of drawings, clothes"
+    both = "90 % of a class it never saw get a wrong name; drawings, clothes 12 %"
     assert told(strangers=counts | clothes | left_out)["unknown"] == both
     assert len(both) + FACT_INDENT <= 80
     sure = {LEFT_OUT: {"caught": 6, "seen": 60, "sure": 42}}
-    mostly = "of a class it never saw, 10 % get none of these, 70 % a sure answer"
+    mostly = "90 % of a class it never saw get a wrong name, 70 % surely"
     assert told(strangers=counts | clothes | sure)["unknown"] == mostly
     assert len(mostly) + FACT_INDENT <= 80
     assert told(strangers=counts | clothes | {LEFT_OUT: sure[LEFT_OUT] | {"sure": 0}})["unknown"] == both
     assert "unknown" not in told(strangers={})
     assert "unknown" not in told()
+
+
+def test_a_simpler_method_that_did_clearly_better_is_told():
+    frozen = {"name": f"{FROZEN} (leave-one-out)", "right": 60, "seen": 60}
+    poor = {**JUDGED, "top1": 0.5}
+    worse = told(judged=poor, rivals=[frozen])["worse"]
+    assert worse == "than 100.0 % without training these layers, in seconds: --policy head"
+    assert told(judged=poor, rivals=[{**frozen, "name": "logistic regression"}])["worse"] == (
+        "than 100.0 % of logistic regression"
+    )
+    assert "worse" not in told(rivals=[frozen]), "95 and 100 % of 60 images do not differ clearly"
+    assert "worse" not in told(judged=poor, rivals=[{**frozen, "right": 20}])
+
+
+def test_other_weights_are_the_advice_where_the_starter_leaves_many_wrong():
+    assert weakest([DOG, {**ROW, "right": 10, "recall": 0.5}, OWL], better="--weights x").endswith("; try --weights x")
 
 
 def weakest(rows, confusion=(), **changes):

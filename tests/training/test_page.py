@@ -455,6 +455,28 @@ def test_rivals_are_shown_whoever_wins(right, words):
     assert re.search(words, plain(pages.render(page(run))))
 
 
+@pytest.mark.parametrize(
+    ("right", "from_starter", "helps"), [(250, True, True), (295, True, False), (250, False, False)]
+)
+def test_other_weights_are_advised_where_the_starter_leaves_many_wrong(right, from_starter, helps):
+    labels = np.arange(300) % 3
+    answers = np.where(np.arange(300) < right, labels, (labels + 1) % 3)
+    data = dataclasses.replace(finished_run.invented(300, 3).judged, labels=labels)
+    given = {"judged": data, "probabilities": 0.2 + 0.4 * np.eye(3)[answers], "begun_from_starter": from_starter}
+    run = finished_run.invented(300, 3, **given)
+    assert (run.better is not None) == helps
+    assert ("Other weights usually help most" in plain(pages.render(page(run)))) == helps
+
+
+@pytest.mark.parametrize(("sure_from", "never"), [(1.0, True), (0.8, False)])
+def test_a_model_that_is_never_sure_is_called_so(sure_from, never):
+    found = {strangers.LEFT_OUT: strangers.Caught(60, 300)}
+    run = finished_run.invented(100, 3, unlike=7, strangers=found, sure_from=sure_from)
+    html = plain(pages.render(page(run)))
+    assert ("The model is never sure of an answer" in html) == never
+    assert "of all get a sure answer" not in html
+
+
 DRAWN, CLOTHES, BLANK = strangers.DRAWN, strangers.CLOTHES, strangers.BLANKS
 NEAR = "images when each class was left out in turn: 80 % of the images of a class it never saw get the name of a class"
 UNTRIED = "Images of a class near its own were not tried; expect that many get the name of a class it knows."

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vitreous.cli.show import DATA, Json, progress, say_line, show
+from vitreous.words import percent
+
+if TYPE_CHECKING:
+    from vitreous.evaluation.confident_learning import LabelErrors
 
 EXAMPLE = "vitreous check photos --out health.html"
 
@@ -31,12 +35,12 @@ def run(
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite FILE.")] = False,
     json: Json = False,
 ) -> None:
-    """Say what is wrong with a set of images: broken, double, leaking, mislabelled."""
+    """Say what is wrong with a set of images: broken, double, leaking; with --weights also mislabelled."""
     import vitreous
     from vitreous.images.health.duplicates import DEFAULT_DISTANCE
 
     images: Any = data
-    probabilities = None
+    probabilities, found = None, None
     if weights is not None:
         model, images = vitreous.load(weights), vitreous.images.open(data)
         with progress("reading features") as tell:
@@ -48,7 +52,17 @@ def run(
             workers=workers, cache=not fresh, out=out, force=force, progress=tell,
         )  # fmt: skip
     show("check", health, json=json)
+    if not json:
+        say_line(f"labels: {_about_labels(found)}")
     if out and not json:
         say_line(f"page: {out}")
     if strict and health.faults:
         raise typer.Exit(1)
+
+
+def _about_labels(found: LabelErrors | None) -> str:
+    """Whether somebody looked for wrong labels, and how well."""
+    if found is None:
+        return "not looked at (--weights MODEL does)"
+    doubted = f"{len(found.names):,}" if found.names else "none"
+    return f"{doubted} doubted by a classifier right on {percent(found.right / max(found.images, 1), 0)}"

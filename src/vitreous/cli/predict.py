@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +54,8 @@ def run(
     if not images:
         raise ConfigError(f"name images too: vitreous predict {model} PHOTO.jpg, a folder, or a pattern")
     loaded = load_trained(model, untrained=untrained)
+    if model == "last" and loaded.read_from is not None:
+        say(f"last is {os.path.relpath(loaded.read_from.parent)}", file=sys.stderr)
     for note in loaded.source.get("assumed", ()):
         if str(note).startswith("preprocessing"):  # a wrong one costs accuracy in silence
             say(f"no config lies beside {model}, so this is assumed: {note}", file=sys.stderr)

@@ -58,7 +58,7 @@ def run(
 ) -> None:
     """Answer over HTTP, with a page: drop an image, see the answer and why, try to break it.
 
-    Only for this machine, unless --lan is given. Nothing is stored, nothing leaves it.
+    Only for this machine, unless --lan is given. Nothing is written to disk, nothing leaves it.
     """
     import vitreous
 

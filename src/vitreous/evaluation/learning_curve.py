@@ -23,6 +23,7 @@ from vitreous.randomness import uniform
 from vitreous.words import percent, percent_range
 
 MIN_POINTS = 4  # for a law of three parameters
+TOO_WIDE = 0.25  # an interval of what more images could reach
 MAX_EXTRAPOLATION = 10  # times the largest size; a law is not trusted beyond
 BOOTSTRAP_DRAWS = 400
 GRID_POINTS = 64
@@ -133,7 +134,8 @@ class Curve:
         now, (then, low, high) = 1 - float(self.law.error(self.sizes[-1])), self.expected(2 * self.sizes[-1])
         gain = f"twice as many: {percent(then)} ({percent_range((low, high))}), {100 * (then - now):+.1f} points"
         low, high = self.interval("c")
-        left = f"however many: {percent(1 - self.law.c)} ({percent_range((1 - high, 1 - low))})"
+        most = "not known" if high - low > TOO_WIDE else percent(1 - self.law.c)
+        left = f"however many: {most} ({percent_range((1 - high, 1 - low))})"
         return "\n".join([*lines, gain, left, *(str(self.needed(target)) for target in self.targets)])
 
     __repr__ = __str__  # at a prompt

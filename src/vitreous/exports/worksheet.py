@@ -46,7 +46,7 @@ def words(model: Model) -> dict[str, str]:
             "token": f"the list of {config.encoder.width:,} numbers that stands for one of the {what}",
             "position": "numbers that tell a token where it stands" if config.knows_places else "not in this model",
             "table": "learned numbers that turn one list of numbers into another; a bias is added at the end",
-            "attention": "each token takes from the others, by shares that sum to 1",
+            "attention": "each token takes from all tokens, by shares that sum to 1",
             "head": "one of the attentions that look side by side"
             + ("; the last table of the model is also called head" if config.readout.classes else ""),
             "query, key, value": "what a token asks, what it offers to be found by, and what it then gives",
@@ -117,7 +117,8 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
             f"No. It has no positions, so the tokens are a bag: the same ones in another order give the same {end}."
             if not config.knows_places
             else "Yes, it can: its positions tell each token where it stands. Without them it would see a bag of "
-            "tokens. How much it does, its training decides. Try it: the first page shuffles the image.",
+            "tokens. How much it does, its training decides. Try it on the first page of `vitreous serve`: shuffle "
+            "them, then take the positions away too. Now no order changes the answer.",
         )
     each = width // encoder.heads
     yield Question(
@@ -161,8 +162,8 @@ def _cut(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
     sizes = " → ".join(f"{a} × {b}" for a, b in [(h, w), *(part.shape[1:] for part in maps)])
     if config.embedding.stem == "convolutions":
         yield Question(
-            f"{len(maps)} convolution{'s' * (len(maps) > 1)} come first. Each takes every second pixel, so rows and "
-            f"columns are halved and rounded up. How large is the map after each of them?",
+            f"{len(maps)} convolution{'s' * (len(maps) > 1)} come first. The window of each moves two pixels at a "
+            "time, so rows and columns are halved and rounded up. How large is the map after each of them?",
             sizes,
         )
     else:

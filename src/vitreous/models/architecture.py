@@ -260,14 +260,14 @@ def _blocks(model: ViT, made: _Shapes) -> ModelPart:
 def _of_stem(stem: Stem, config: ResNetConfig, made: _Shapes) -> Iterator[ModelPart]:
     if isinstance(stem, ConvolutionStem):
         for i, layer in enumerate(stem.layers):
-            about = "3 × 3, every second pixel; norm, ReLU"
+            about = "3 × 3, in steps of 2; norm, ReLU"
             yield ModelPart(f"convolution {i + 1}", about, "convolution", made[layer], _count(layer))
     elif isinstance(stem, ResNetStem):
         yield from _of_resnet(stem.root, stem.stages, config, made)
 
 
 def _of_resnet(root: nn.Module, stages: Any, config: ResNetConfig, made: _Shapes) -> Iterator[ModelPart]:
-    about = "3 × 3" if config.root == "small" else "7 × 7, every second pixel; largest of 3 × 3, every second"
+    about = "3 × 3" if config.root == "small" else "7 × 7, in steps of 2; largest of 3 × 3, in steps of 2"
     yield ModelPart("root", about, "convolution", made[root], _count(root))
     for i, stage in enumerate(stages):
         middle, units = root_width(config) * 2**i, len(stage.units)

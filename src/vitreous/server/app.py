@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from vitreous.exports.facts import grid_of
 from vitreous.exports.worksheet import questions, words
-from vitreous.models.architecture import drawing
+from vitreous.models.architecture import drawing, places
 from vitreous.models.vit import ViT
 from vitreous.server import pages
 from vitreous.server.engine import Pixels
@@ -283,12 +283,12 @@ def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
     async def break_(
         request: Request,
         image: ImageId = None,
-        shuffle: Annotated[int | None, Query(ge=0, le=2**31, description="Shuffle the patches; a seed.")] = None,
+        shuffle: Annotated[int | None, Query(ge=0, le=2**31, description="Shuffle the tokens; a seed.")] = None,
         positions: Annotated[bool, Query(description="Remove all positions.")] = False,
         head: Annotated[list[str] | None, Query(max_length=512, description="Silence BLOCK.HEAD, from 0.")] = None,
         block: Annotated[list[int] | None, Query(max_length=512, description="Leave a block out, from 0.")] = None,
         skip: Annotated[list[str] | None, Query(max_length=512, description="Cut BLOCK.1 or BLOCK.2.")] = None,
-        hide: Annotated[list[int] | None, Query(max_length=4096, description="Cover a patch, from 0.")] = None,
+        hide: Annotated[list[int] | None, Query(max_length=4096, description="Cover a square, from 0.")] = None,
         top: Annotated[int, Query(ge=1, le=1000)] = 5,
     ) -> JSONResponse:
         """Answers and rollouts of the image before and after, and `order`: which patch stands at each place.
@@ -316,7 +316,7 @@ def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
                 for answer, found in (before, after)
             ]
             return {
-                "broken": broken.in_words(),
+                "broken": broken.in_words(places(model.config)),
                 "order": broken.order(grid[0] * grid[1]),
                 "before": told[0],
                 "after": told[1],

@@ -99,7 +99,7 @@ class Engine:
         x = self._normalised(stacked([seen]))
         edits = {}
         if broken is not None:
-            x, edits = broken.shown(x, grid_of(model)), broken.edits(model, x)
+            x, edits = broken.shown(x, grid_of(model)), broken.edits(model)
         tap = find_pool(model)[1] if isinstance(model, ViT) else None
         reads = [ATTENTION, *([tap] if tap else [])] if isinstance(model, ViT) else []
         with torch.inference_mode():

@@ -1,11 +1,11 @@
 """Ways to break a model while it answers: the change of its answer shows what it needs.
 
-shuffle     patches of the image change places, positions stay
+shuffle     patches (a hybrid's places) change their order before they become tokens, positions stay
 positions   no token knows its place
 heads       a head outputs zero
 blocks      a block returns its input
 skips       a block's first or second skip connection is cut
-hide        patches are covered with the mean grey, which is 0 after normalisation
+hide        squares of the image are covered with the mean grey, which is 0 after normalisation
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Break:
             check_within(patch, places, "patch")
         if not isinstance(model, ViT):
             if self.shuffle is not None or self.positions or self.heads or self.blocks or self.skips:
-                raise Refusal(422, "this model has no tokens, positions or heads to break; hide patches instead")
+                raise Refusal(422, "this model has no tokens, positions or heads to break; cover squares instead")
             return
         encoder = model.config.encoder
         for block in (*self.blocks, *(block for block, _ in (*self.heads, *self.skips))):
@@ -63,15 +63,7 @@ class Break:
                 )
 
     def shown(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Images B C H W as the model gets them: hidden patches at 0, the mean of training images; then shuffled."""
-        x, order = self._covered(x, grid), self.order(grid[0] * grid[1])
-        if order is None or not _is_even(x, grid):
-            return x
-        high, wide = x.shape[2] // grid[0], x.shape[3] // grid[1]
-        cells = x.unfold(2, high, high).unfold(3, wide, wide).flatten(2, 3)[:, :, order]  # B C P h w
-        return cells.unflatten(2, grid).transpose(3, 4).reshape(x.shape)
-
-    def _covered(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Images B C H W as the model gets them: hidden squares at 0, the mean of training images."""
         if not self.hide:
             return x
         x = x.clone()
@@ -81,13 +73,13 @@ class Break:
             x[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]] = 0
         return x
 
-    def edits(self, model: Model, x: Tensor) -> dict[str, Edit]:
-        """The edits for `taps`.  x: images, whose patches `shown` shuffles if they are all of one size."""
+    def edits(self, model: Model) -> dict[str, Edit]:
+        """The edits for `taps`."""
         edits: dict[str, Edit] = {}
         if not isinstance(model, ViT):
             return edits
         order = self.order(model.grid[0] * model.grid[1])
-        if order is not None and not _is_even(x, model.grid):
+        if order is not None:
             edits["embedding.patches"] = lambda x: x[:, order]
         for block in self.blocks:
             edits |= {f"blocks.{block}.{part}.output": torch.zeros_like for part in ("attention", "mlp")}
@@ -98,20 +90,16 @@ class Break:
             edits[f"blocks.{block}.skip{skip}"] = torch.zeros_like
         return edits
 
-    def in_words(self) -> list[str]:
-        """One phrase for each thing that is broken."""
-        words = ["patches shuffled"] if self.shuffle is not None else []
+    def in_words(self, places: str = "patches") -> list[str]:
+        """One phrase for each thing that is broken.  places: what the model's tokens are made of."""
+        words = [f"{places} shuffled"] if self.shuffle is not None else []
         words += ["no positions"] if self.positions else []
         words += [f"head {head + 1} of block {block + 1} silent" for block, head in self.heads]
         words += [f"block {block + 1} left out" for block in self.blocks]
         around = {1: "attention", 2: "the MLP"}
         words += [f"the skip around {around[skip]} of block {block + 1} cut" for block, skip in self.skips]
-        hidden = f"{len(self.hide)} patch{'es' if len(self.hide) > 1 else ''} hidden"
+        hidden = f"{len(self.hide)} square{'s' * (len(self.hide) > 1)} covered"
         return words + ([hidden] if self.hide else [])
-
-
-def _is_even(x: Tensor, grid: tuple[int, int]) -> bool:
-    return x.shape[2] % grid[0] == 0 and x.shape[3] % grid[1] == 0
 
 
 def unplaced(model: Model) -> Model:

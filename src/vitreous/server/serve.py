@@ -8,14 +8,13 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
 
-from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
+from vitreous.errors import BusyError, CheckpointError, ConfigError
 from vitreous.images import examples, open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
@@ -29,8 +28,8 @@ from vitreous.server.queue import WorkQueue
 from vitreous.server.served import Served
 from vitreous.weights.load_model import load_trained, newest_run
 
-SERVE_PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 SHUTDOWN_SECONDS = 30  # to finish accepted requests
+UNENCRYPTED = "Not encrypted: others on this network may read what is sent."
 MAX_CONNECTIONS, BACKLOG = 1024, 128
 DEFAULT_LIMITS = Limits()
 
@@ -61,7 +60,7 @@ class Address:
             return f"{self.model} answers at {self.shown[0]} (Ctrl-C ends it)"
         where = [f"  {address}" for address in self.shown[:1]]
         where += [f"  {address}   on this network" for address in self.shown[1:]]
-        token = [f"Programs send: Authorization: Bearer {self.token}"] if self.token else []
+        token = [UNENCRYPTED, f"Programs send: Authorization: Bearer {self.token}"] if self.token else []
         return "\n".join([f"{self.model} answers at (Ctrl-C ends it)", *where, *token])
 
 
@@ -147,8 +146,6 @@ def _run(
 
 
 def _check(token: str | None, port: int, workers: int | None) -> None:
-    if any(find_spec(package) is None for package in SERVE_PACKAGES):
-        raise MissingExtraError("serve", "vitreous serve")
     if token is not None and (len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError("a token is 8 or more plain letters and digits; leave --token out of --lan and one is made")
     if not 0 <= port < 2**16:

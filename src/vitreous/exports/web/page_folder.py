@@ -73,7 +73,8 @@ def write_facts(
     del facts["preprocess"]  # its record may leave defaults out, which JavaScript does not know
     rule = asdict(model.preprocess) | {"may_shrink_rows_first": PILLOW_MAY_SHRINK_ROWS_FIRST}
     rows, columns = facts["grid"]
-    is_even = model.preprocess.size[0] % rows == 0 and model.preprocess.size[1] % columns == 0
+    is_cut = facts["transformer"] is not None and facts["transformer"]["stem"] == "patch"  # no convolution sees edges
+    is_even = is_cut and model.preprocess.size[0] % rows == 0 and model.preprocess.size[1] % columns == 0
     facts["breaks"] = [each for each in facts["breaks"] if each == "hide" or (each == "shuffle" and is_even)]
     facts["labels"] = list(class_names(model))
     own = {

@@ -229,8 +229,9 @@ def _refuse(what: str, error: Exception) -> NoReturn:
     if isinstance(error, MemoryError):
         raise TooLargeError(f"{what} is more than the memory here holds; shrink it") from None
     if isinstance(error, Image.UnidentifiedImageError):
-        reason = "is not an image in any format known here"
-    elif "truncated" in text or "end of" in text or "Truncated" in text:
+        line = f"{what} is not an image in any format known here; give a JPEG or PNG, or fetch it again"
+        raise DataError(line) from None
+    if "truncated" in text or "end of" in text or "Truncated" in text:
         reason = "is cut short"
     else:
         reason = f"is broken ({' '.join(text.split())[:80] or type(error).__name__})"

@@ -1,7 +1,7 @@
 // "Try to break it": what is taken away, and the answer before and after.
 
 import { ask } from "./api.js";
-import { alike, draw, first, list, pickable, sure } from "./drawing.js";
+import { alike, draw, first, list, pickable, spot, sure } from "./drawing.js";
 import { isEncoder } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
@@ -21,6 +21,7 @@ export class Breaking {
     $("breaks").addEventListener("submit", (event) => event.preventDefault());
     $("uncover").addEventListener("click", () => this.cover(new Set()));
     $("hide-most").addEventListener("click", () => this.cover(this.strongest()));
+    $("hide-any").addEventListener("click", () => this.cover(this.chance()));
     pickable($("before-stage"), () => model.grid, (patch) => this.toggle(patch), (patch) => this.walk(patch));
     this.say();
   }
@@ -69,7 +70,7 @@ export class Breaking {
 
   paint() {
     const { before, after, order, broken } = this.found, { grid } = this.model, hidden = [...this.hidden];
-    draw($("before"), this.bitmap, { map: before.rollout, grid, hidden, patch: this.at });
+    draw($("before"), this.bitmap, { map: before.rollout, grid, patch: this.at });
     draw($("after"), this.bitmap, { map: after.rollout, grid, order, hidden: order ? order.flatMap((from, to) => (this.hidden.has(from) ? [to] : [])) : hidden });
     if (isEncoder(this.model)) return this.compare();
     list($("before-top"), before);
@@ -99,16 +100,30 @@ export class Breaking {
 
   walk(patch) {
     this.at = patch;
-    $("before-stage").setAttribute("aria-label", `Patches to cover; at row ${Math.floor(patch / this.model.grid[1]) + 1}, column ${(patch % this.model.grid[1]) + 1}`);
+    $("before-stage").setAttribute("aria-label", `Squares to cover; at ${spot(patch, this.model.grid)}`);
     if (this.found) this.paint();
   }
 
-  /** A quarter of the patches: those that gave most; without attention, the middle. */
+  /** A quarter of the squares: those from which most came; without attention, the middle. */
   strongest() {
     const [rows, columns] = this.model.grid, map = this.found?.before.rollout;
     const middle = (i) => -Math.hypot(Math.floor(i / columns) - (rows - 1) / 2, (i % columns) - (columns - 1) / 2);
-    const order = [...Array(rows * columns).keys()].sort((a, b) => (map ? map[b] - map[a] : middle(b) - middle(a)));
+    return this.quarter((i) => (map ? map[i] : middle(i)));
+  }
+
+  /** As many, drawn at random: what any cover does. */
+  chance() {
+    const drawn = this.squares().map(Math.random);
+    return this.quarter((i) => drawn[i]);
+  }
+
+  quarter(value) {
+    const order = this.squares().sort((a, b) => value(b) - value(a));
     return new Set(order.slice(0, Math.max(Math.round(order.length / 4), 1)));
+  }
+
+  squares() {
+    return [...Array(this.model.grid[0] * this.model.grid[1]).keys()];
   }
 
   say() {

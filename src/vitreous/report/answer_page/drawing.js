@@ -157,11 +157,13 @@ export function list(element, answer, before = null) {
 /** A name as nodes that may be broken after each underscore. */
 export const breakable = (name) => (name.match(/[^_/]+[_/]*|[_/]+/g) ?? []).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
 
+/** Where a patch or place stands, in words. */
+export const spot = (place, [, columns]) => `row ${Math.floor(place / columns) + 1}, column ${(place % columns) + 1}`;
+
 /** What a map says, in words. */
-export function told(map, [rows, columns], what = "patches") {
-  const best = map.indexOf(Math.max(...map)), sum = map.reduce((a, b) => a + b, 0) || 1;
-  const where = `row ${Math.floor(best / columns) + 1}, column ${(best % columns) + 1}`;
-  return `most: ${where}, ${((map[best] / sum) * map.length).toFixed(1)} times the mean of the ${rows} × ${columns} ${what}`;
+export function told(map, grid, what) {
+  const best = map.indexOf(Math.max(...map)), share = map[best] / (map.reduce((a, b) => a + b, 0) || 1);
+  return `most: ${spot(best, grid)}, with ${percent(share)}, ${(share * map.length).toFixed(1)} times the mean of the ${grid[0]} × ${grid[1]} ${what}`;
 }
 
 /** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space.  area: where the patches lie. */

@@ -1,4 +1,5 @@
-// A model without a head is an encoder: it names nothing, and gives numbers for an image, its features.
+// What kind of model answers, in words. One without a head is an encoder: it names nothing, and gives numbers for an
+// image, its features.
 
 export const isEncoder = (model) => !model.classes;
 
@@ -7,3 +8,7 @@ export const asked = (model) => (isEncoder(model) ? "/api/features" : "/api/pred
 
 /** What leaves the model, in words. */
 export const outcome = (model) => (isEncoder(model) ? "the features" : "the answer");
+
+/** What a token stands for: a patch of the image, or a place of the map that convolutions make. */
+export const piece = (model) => model.transformer?.piece ?? "patch";
+export const pieces = (model) => (piece(model) === "patch" ? "patches" : "places");

@@ -1,8 +1,8 @@
 // The lesson: one picture on its way through the model, in six steps. Words, formulas and pictures follow the model.
 
 import { ask, drawing, get, Refused, seen, send, who } from "./api.js";
-import { breakable, colour, draw, explained, few, list, mark, mosaic, percent, phrase, pickable, stretched, told } from "./drawing.js";
-import { asked, isEncoder, outcome } from "./encoder.js";
+import { breakable, colour, draw, explained, few, list, mark, mosaic, percent, phrase, pickable, spot, stretched, told } from "./drawing.js";
+import { asked, isEncoder, outcome, piece, pieces } from "./encoder.js";
 import { film } from "./film.js";
 
 const $ = (id) => document.getElementById(id);
@@ -14,15 +14,14 @@ const canvas = () => $("view");
 const number = (n) => n.toLocaleString("en");
 const NORM = "norm brings the numbers of a token to one scale.";
 const isHybrid = (m) => m.transformer.stem !== "patch";
-const piece = (m) => m.transformer.piece;
-const pieces = (m) => (piece(m) === "patch" ? "patches" : "places");
+const where = (s) => `the ${piece(s.model)} at ${spot(s.patch, s.model.grid)}`;
 
 const STEPS = [
   {
     name: () => "image",
     heading: () => "An image is a table of numbers",
     words: ({ model: m }) => [
-      `The model takes every picture at ${m.image_size[0]} × ${m.image_size[1]} pixels. Each pixel is ${{ 1: "one number from 0 (black) to 255 (white)", 3: "3 numbers from 0 to 255 (red, green, blue)" }[m.channels] ?? `${m.channels} numbers from 0 to 255`}, so it is given ${number(m.image_size[0] * m.image_size[1] * m.channels)} numbers, and nothing else: no name, no place, no time.`,
+      `The model takes every picture at ${m.image_size[0]} × ${m.image_size[1]} pixels. Each pixel is ${{ 1: "one number from 0 (black) to 255 (white)", 3: "3 numbers from 0 to 255 (red, green, blue)" }[m.channels] ?? `${m.channels} numbers from 0 to 255`}, so it is given ${number(m.image_size[0] * m.image_size[1] * m.channels)} numbers, and nothing else: no name, no place, no time. They are scaled to lie around 0.`,
       "A person sees a thing at once. The model must find out which of these numbers belong together.",
     ],
     paint: (s) => {
@@ -42,7 +41,7 @@ const STEPS = [
       if (isHybrid(s.model)) mark(canvas(), s.bitmap, windowOf(s.model, s.patch), centres(s.model));
     },
     more: (s) => (isHybrid(s.model) ? maps(s) : []),
-    caption: (s) => (isHybrid(s.model) ? `Each dot is the middle of a ${piece(s.model)}. The frame is what ${piece(s.model)} ${s.patch + 1} sees.` : `Patch ${s.patch + 1} is chosen.`),
+    caption: (s) => (isHybrid(s.model) ? `Each dot is the middle of a ${piece(s.model)}. The frame is what ${where(s)} sees.` : `${capital(where(s))} is chosen.`),
     picks: true,
   },
   {
@@ -53,10 +52,10 @@ const STEPS = [
       `${inFront(m)}${read(m)}`,
     ],
     formula: ({ model: m }) => embedding(m),
-    letters: ({ model: m }) => `z₀: all tokens. x₁, x₂ …: the numbers of each ${piece(m)}. E: the table that turns them into tokens.${embedding(m)[0].includes(" + p₁") ? " p, p₁ …: the position of each." : ""}${m.transformer.norm_before_blocks ? ` ${NORM}` : ""}`,
+    letters: ({ model: m }) => `z₀: all tokens. x₁, x₂ …: the numbers of each ${piece(m)}. E: the table that turns them into tokens, with its bias.${embedding(m)[0].includes(" + p₁") ? " p, p₁ …: the position of each." : ""}${m.transformer.norm_before_blocks ? ` ${NORM}` : ""}`,
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: !isHybrid(s.model), patch: s.patch }),
     more: tokens,
-    caption: (s) => `${isHybrid(s.model) ? `Where ${piece(s.model)}` : "Patch"} ${s.patch + 1}${isHybrid(s.model) ? " stands" : ""}, and beside it its numbers.`,
+    caption: (s) => `${isHybrid(s.model) ? `Where ${where(s)} stands` : capital(where(s))}, and beside it its numbers.`,
     picks: true,
   },
   {
@@ -67,10 +66,10 @@ const STEPS = [
       m.heads > 1 ? `In every layer ${m.heads} heads ask different questions at once.` : "One head asks in every layer.",
     ],
     formula: ({ model: m }) => attention(m),
-    letters: ({ model: m }) => `q, k, v: query, key and value of each token, made of it by three tables. q kᵀ: how well each question fits each key. softmax turns that into shares that sum to 1.${m.transformer.scale === null ? " d: the numbers of a head." : ""}${m.positions === "relative" ? " r: a learned vector for each offset of two tokens." : ""}${m.transformer.qk_norm ? ` ${NORM}` : ""}`,
+    letters: ({ model: m }) => `q, k, v: query, key and value of each token, made of it by three tables; a fourth joins what the heads found. q kᵀ: how well each question fits each key. softmax turns that into shares that sum to 1.${m.transformer.scale === null ? " d: the numbers of a head." : ""}${m.positions === "relative" ? " r: a learned vector for each offset of two tokens." : ""}${m.transformer.qk_norm ? ` ${NORM}` : ""}`,
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s.maps, s.layer), patch: s.patch }),
     more: layers,
-    caption: (s) => `Where ${piece(s.model)} ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
+    caption: (s) => `Where ${where(s)} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
     picks: true,
   },
   {
@@ -78,7 +77,7 @@ const STEPS = [
     heading: (m) => (m.depth > 1 ? "Layer upon layer" : "One layer"),
     words: ({ model: m }) => [
       `${m.depth > 1 ? `The ${m.depth} layers (blocks in the drawing) are alike: look` : "The layer (a block in the drawing) does this: look"} around, think for yourself, and keep what you had (the skip connection).${cutSkips(m)}`,
-      `The film goes through the layers and shows where ${reader(m)}. Its last picture follows the shares through all layers (rollout): which ${pieces(m)} are in ${outcome(m)} at the end.`,
+      `The film goes through the layers and shows where ${reader(m)}. Its last picture follows the shares through all layers (rollout): which ${pieces(m)} are in ${outcome(m)} at the end. Each picture is lit on a scale of its own.`,
     ],
     formula: ({ model: m }) => block(m),
     letters: ({ model: m }) => `z: all tokens, z′: after looking around. ${NORM} mlp: two tables, one after the other, for each token by itself.${m.transformer.layer_scale ? " γ: one learned number for each of a token's numbers." : ""}`,
@@ -89,7 +88,7 @@ const STEPS = [
     name: (m) => (isEncoder(m) ? "features" : "answer"),
     heading: (m) => (isEncoder(m) ? "The features" : "The answer"),
     words: ({ model: m, answer: a }) => (isEncoder(m) ? encoded(m) : [
-      `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, ${m.answers === "several" ? "and each score into a share of its own: an image may have several labels" : "and the scores into shares that sum to 1"}.`,
+      `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, and ${m.answers === "several" ? "a curve turns each score into a share of its own: an image may have several labels" : "softmax turns the scores into shares that sum to 1"}.${m.knows_unlike ? ` None of these is not a class: the model says it when the picture is unlike all that it learned.` : ""}`,
       a.said.length ? `It says ${phrase(a)}, at ${percent(a.top[0].probability)}${expected(m, a)}` : a.is_unlike ? `It says: ${phrase(a)}. The image resembles no class that it learned.` : `It says: ${phrase(a)}. No class reaches one half.`,
     ]),
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
@@ -102,7 +101,7 @@ const STEPS = [
       list(top, s.answer);
       return [top, link];
     },
-    caption: "The same picture, with light on what counted.",
+    caption: (s) => `The same picture, with light where ${outcome(s.model)} came from. That is not why it was given: cover it and see.`,
   },
 ];
 
@@ -121,7 +120,7 @@ function convolved({ model: m, stem, patch }) {
   const sizes = [m.image_size, ...stem.map(({ shape }) => shape.slice(1))].map((size) => size.join(" × ")).join(" → ");
   const last = stem.at(-1).shape, [p, q] = m.transformer.patch, [, , w, h] = windowOf(m, patch);
   const few = m.transformer.stem === "convolutions";
-  const by = few ? `${stem.length === 1 ? "One convolution, a window of 3 × 3 that takes" : `${stem.length} convolutions, windows of 3 × 3 that take`} every second pixel, ${stem.length === 1 ? "makes" : "make"}` : "A ResNet makes";
+  const by = few ? `${stem.length === 1 ? "One convolution, a window of 3 × 3 that moves two pixels at a time," : `${stem.length} convolutions, windows of 3 × 3 that move two pixels at a time,`} ${stem.length === 1 ? "makes" : "make"}` : "A ResNet makes";
   const all = w >= m.image_size[1] && h >= m.image_size[0];
   return [
     `This model is a hybrid: it does not cut the image itself into patches. ${by} a map of fewer places, with more numbers each: ${sizes}.`,
@@ -142,7 +141,7 @@ const encoded = (m) => [
 function placed(m) {
   if (m.positions === "none") return "Nothing tells where it stood: this model goes without positions.";
   if (m.transformer.positions_at === "attention") return "Where it stands comes in later, inside attention.";
-  const by = m.positions === "sincos-2d" ? "Fixed waves of row and column say" : m.positions === "learned" || m.positions === "learned-2d" ? "Another table says" : "Positions say";
+  const by = m.positions === "sincos-2d" ? "Fixed waves of row and column say" : m.positions === "learned" || m.positions === "learned-2d" ? "Learned numbers that are added say" : "Positions say";
   const again = m.transformer.positions_at === "stem" ? "" : " They come in at the start of every layer.";
   const inside = m.transformer.rotary || m.transformer.bias ? " Attention is told it too." : "";
   return `${by} where it stands, since a Transformer does not know the order of its tokens.${again}${inside}`;
@@ -366,7 +365,6 @@ function turn(to) {
   if (step.picks) stage.setAttribute("aria-label", `Choose a ${piece(state.model)} with the arrow keys`);
   else stage.removeAttribute("aria-label");
   again();
-  if ($("count").getBoundingClientRect().top < 0) $("step").scrollIntoView(); // "next" lies below a long picture
 }
 
 /** Words, formula, picture and more of this step; each line of the formula is an element of its own. */

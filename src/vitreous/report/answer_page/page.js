@@ -3,8 +3,8 @@
 import { ask, get, photo, Refused, seen, send, who } from "./api.js";
 import { Breaking } from "./breaking.js";
 import { Camera } from "./camera.js";
-import { breakable, draw, few, list, mosaic, percent, phrase, pickable, told } from "./drawing.js";
-import { asked, isEncoder, outcome } from "./encoder.js";
+import { breakable, draw, few, list, mosaic, percent, phrase, pickable, spot, told } from "./drawing.js";
+import { asked, isEncoder, outcome, piece, pieces } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 const EMPTY = { image: null, photo: null, seen: null, answer: null, maps: null, patch: null };
@@ -46,8 +46,9 @@ function introduce(model) {
   const inside = model.depth ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
   const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} learned numbers.` : "";
   const rest = [whole, model.exported ? fromFile(model) : ""].filter(Boolean).join(" ");
-  $("about").textContent = `${gives(model)} ${size}, ${rest}`;
+  $("about").textContent = `${gives(model)} ${size}, ${rest}${model.record ? ` ${right(model.record)}` : ""}`;
   if (isEncoder(model)) unnamed();
+  if (piece(model) === "place") placed();
   $("terms").textContent = `Terms of what the weights have learned from: ${model.terms}`;
   $("terms").hidden = !model.terms;
   if (model.exported?.agrees === false) {
@@ -72,20 +73,29 @@ function gives(model) {
   return `An encoder without a head: it names nothing, and makes ${model.features.toLocaleString("en")} numbers of a picture, its features.`;
 }
 
+/** The page of a hybrid speaks of places. */
+function placed() {
+  for (const word of document.querySelectorAll(".piece")) word.textContent = "place";
+  for (const word of document.querySelectorAll(".pieces")) word.textContent = "places";
+  const name = Object.assign(document.createElement("b"), { textContent: "Places" });
+  $("pieces-are").replaceChildren(name, " are what its convolutions make of the image: each stands for a square and what lies around it.");
+  $("shuffled-after").hidden = false;
+}
+
 /** The page of an encoder speaks of features. */
 function unnamed() {
   $("result-title").textContent = "Where it looks";
+  $("light").textContent = "Light shows where the features came from";
   $("whole").textContent = "back to the features";
   $("similar-title").textContent = "The most similar images";
   $("break-says").textContent = "Take something away and see whether the features stand.";
   $("live-wish").hidden = $("live-says").hidden = true;
 }
 
-function fromFile(model) {
-  const { runtime, exported: { precision, same_answers, compared_images } } = model;
-  const same = same_answers === null ? "" : isEncoder(model) ? ` It gave its model's own features on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images.` : ` It gave its model's own first answer on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images${model.record ? "." : "; this does not say how often that is right."}`;
-  return `${model.parameters ? "An" : "an"} exported file (${precision}, ${runtime}).${same}`;
-}
+const fromFile = ({ parameters, runtime, exported: { precision } }) => `${parameters ? "An" : "an"} exported file (${precision}, ${runtime}).`;
+
+/** How often the model is right; the interval stands below an answer. */
+const right = ({ about_right }) => `The model is ${about_right.replace(/ \(.*/, "")}.`;
 
 const sentence = (line) => `${line[0].toUpperCase()}${line.slice(1)}.`;
 
@@ -206,7 +216,7 @@ function chosen() {
   const { maps } = state, kind = $("controls").elements.show.value;
   if (kind === "seen") return { map: null, words: `What the model gets: ${state.seen.height} × ${state.seen.width} pixels.` };
   if (!maps || kind === "plain") return { map: null, words: "The photo as it is." };
-  const query = state.patch === null ? outcome(state.model) : `patch ${state.patch + 1}`;
+  const query = state.patch === null ? outcome(state.model) : `the ${piece(state.model)} at ${spot(state.patch, state.model.grid)}`;
   if (kind === "rollout") return { map: maps.rollout, words: `What came into ${query} through all layers` };
   const layer = maps.maps[$("layer").value - 1], head = Number($("head").value);
   const map = head ? layer[head - 1] : layer[0].map((_, i) => layer.reduce((sum, each) => sum + each[i], 0) / layer.length);
@@ -228,7 +238,7 @@ function repaint() {
   draw($("view"), image, { map, grid, patch: state.patch, area: area(), pixels: isSeen() });
   $("stage").style.maxWidth = `min(28rem, ${((TALLEST * image.width) / image.height).toFixed(2)}rem)`;
   $("scale").hidden = !map;
-  $("stage-says").textContent = map ? `${words}; ${told(map, grid)}.${margin()}` : words;
+  $("stage-says").textContent = map ? `${words}; ${told(map, grid, pieces(state.model))}.${margin()}` : words;
   $("layer-says").textContent = $("layer").value;
   $("head-says").textContent = Number($("head").value) || "all";
 }

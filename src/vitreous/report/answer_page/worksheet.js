@@ -35,9 +35,9 @@ async function look(model, image) {
   const { grid } = model, few = Math.min(MARKED, rollout.length);
   const best = [...rollout.keys()].sort((a, b) => rollout[b] - rollout[a]).slice(0, few);
   const where = best.map((i) => `row ${Math.floor(i / grid[1]) + 1}, column ${(i % grid[1]) + 1}`).join("; ");
-  item($("questions"), `Mark the ${few} squares where you would look to tell what this is. What is it?`, picture(bitmap, "The image, cut by a grid", { grid, lines: true }));
+  item($("questions"), `Mark the ${few} squares where you would look to tell what this is (rows count from the top, columns from the left). What is it?`, picture(bitmap, "The image, cut by a grid", { grid, lines: true }));
   const says = isEncoder(model) ? "The model names nothing. Most came into its features from" : `The model's answer is ${sure(answer)}. Most came into it from`;
-  item($("results"), `${says} ${where}. Yours may be better.`, picture(bitmap, "The image, with light on what counted", { grid, lines: true, map: rollout }));
+  item($("results"), `${says} ${where}. Yours may be better.`, picture(bitmap, "The image, with light where most came from", { grid, lines: true, map: rollout }));
 }
 
 async function begin() {
@@ -59,6 +59,7 @@ async function begin() {
     $("words").replaceChildren(...explained(Object.fromEntries(used)));
     if (image && model.attention) await look(model, image);
     $("architecture").append(await drawing());
+    $("whole").hidden = false;
     $("print").addEventListener("click", () => print());
     $("with-answers").addEventListener("input", (event) => ($("answers").hidden = !event.target.checked));
     $("tools").hidden = $("answers").hidden = false;

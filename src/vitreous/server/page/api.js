@@ -8,8 +8,8 @@ if (HASH) {
 
 /** Who answers, for the page.  isHere: no photo leaves this machine. */
 export const who = {
-  privacy: "It goes to this server alone, which forgets it.",
-  foot: "Nothing is loaded from elsewhere, nothing is stored.",
+  privacy: "It goes to this server alone. The last pictures stay in its memory until it ends; none is written to disk.",
+  foot: "Nothing is loaded from elsewhere.",
   hasApi: true,
   isHere: false,
 };

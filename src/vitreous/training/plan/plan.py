@@ -421,7 +421,7 @@ def _in_words(plan: Plan) -> str:
     told = f"{do}; {plan.folds} times to judge it, once more to keep" if plan.protocol == "folds" else do
     if plan.estimate is None or r.policy == "head":
         return told
-    return f"{told}; in seconds, about {100 * plan.estimate.accuracy:.0f} % right: --policy head"
+    return f"{told}; quicker: --policy head, about {100 * plan.estimate.accuracy:.0f} % right in seconds"
 
 
 def _network_in_words(weights: Weights | None) -> str:

@@ -156,6 +156,9 @@ def refuse_folds_in_sweep(folds: int | None) -> None:
 def refuse_unlearnable(data: ImageSet) -> None:
     """Images without labels, of one class only, or without a training split."""
     if not len(data.classes):
+        if (wider := _folder_of_classes(Path(data.path))) is not None:
+            what = "is one image" if Path(data.path).is_file() else "has no folders of classes"
+            raise DataError(f"{data.path} {what}; did you mean {wider}?")
         raise DataError(
             f"the images of {data.path} have no labels; sort them into a folder for each class, "
             "or learn without labels: --recipe masked-patches"
@@ -166,6 +169,14 @@ def refuse_unlearnable(data: ImageSet) -> None:
         raise DataError(f"{data.path} has one class ({name}), so there is nothing to tell apart; add another")
     if not (data.splits == TRAIN).any():
         raise DataError(f"{data.path} has no training images, only test; put some into train")
+
+
+def _folder_of_classes(path: Path) -> Path | None:
+    """The named folder around one class, or around the class of one image, if other classes lie there too."""
+    found = path.parent.parent if path.is_file() else path.parent
+    if not found.name or not path.exists():
+        return None
+    return found if sum(each.is_dir() and not each.name.startswith(".") for each in found.iterdir()) > 1 else None
 
 
 def refuse_blank(data: ImageSet, health: Health | None) -> None:

@@ -39,7 +39,7 @@ from vitreous.training.run.stage import TrainingStage, stage_of
 from vitreous.training.run.tasks.classify import Classify, Task
 from vitreous.training.run.tasks.distill import Distill
 from vitreous.training.run.tasks.masked import MaskedPatches
-from vitreous.training.run.trained import Outcome, Rival, Trained, Trial, best
+from vitreous.training.run.trained import FROZEN, Outcome, Rival, Trained, Trial, best
 
 if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
@@ -416,17 +416,16 @@ def _frozen_rival(plan: Plan, judged: ImageSet, runtime: Runtime) -> Rival:
     Else, or for a very large set, the plan's leave-one-out estimate.
     """
     assert plan.estimate is not None
-    name = "frozen features, closed-form classifier"
     train = plan.data.split(TRAIN)
     is_apart = not np.isin(judged.ids, train.ids).any()
     if not is_apart or max(len(train), len(judged)) > closed_form.most_images(plan.config, runtime.device):
-        return Rival(f"{name} (leave-one-out)", plan.estimate.right, plan.estimate.images)
+        return Rival(f"{FROZEN} (leave-one-out)", plan.estimate.right, plan.estimate.images)
     model = start_model(plan, runtime.device)
     read = partial(closed_form.frozen_features, model, device=runtime.device, workers=runtime.workers)
     known, new = read(train), read(judged)
     labels, l2s = known.images.labels, (plan.estimate.l2,)
     solved = closed_form.solve(known.rows, labels, len(plan.classes), l2s, device=runtime.device)
-    return Rival(name, solved.probe.right(new.rows, new.images.labels), len(new.images))
+    return Rival(FROZEN, solved.probe.right(new.rows, new.images.labels), len(new.images))
 
 
 Protocol = Callable[["Plan", RunFolder | None, Path, Runtime], Trained]

@@ -48,6 +48,9 @@ def best(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: (-trial.accuracy, trial.loss, trial.rate))
 
 
+FROZEN = "frozen features, closed-form classifier"  # the name of what the features say without training
+
+
 @dataclass(frozen=True)
 class Rival:
     """A simpler method, judged on the same images."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from vitreous.evaluation.calibration import Above
 from vitreous.models.track_record import SURE_SHARE
 from vitreous.training.run.events import Event, Fact, Said
+from vitreous.training.run.trained import FROZEN
 from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
-from vitreous.training.tell.summary import right_above
+from vitreous.training.tell.summary import is_clear, right_above
 from vitreous.words import confidence, percent, percent_range
 
 if TYPE_CHECKING:
@@ -70,13 +71,30 @@ def _series(run: Run) -> Fact | None:
     return Fact("series", f"{told}; one by one {one}, {'too high' if series['matters'] else 'no clear difference'}")
 
 
+def _worse(run: Run) -> Fact | None:
+    """A simpler method that did clearly better on the same images."""
+    judged = run.metrics.get("judged") or {}
+    rivals = [rival for rival in run.metrics.get("rivals", ()) if rival["seen"]]
+    best = max(rivals, key=lambda rival: rival["right"] / rival["seen"], default=None)
+    if best is None or "top1" not in judged or run.alarm is not None:
+        return None
+    ours, theirs = judged["top1"], best["right"] / best["seen"]
+    if theirs <= ours or not is_clear(ours, judged["images"], theirs, best["seen"]):
+        return None
+    if best["name"].startswith(FROZEN):
+        return Fact("worse", f"than {percent(theirs)} without training these layers, in seconds: --policy head", "warn")
+    return Fact("worse", f"than {percent(theirs)} of {best['name']}", "warn")
+
+
 def _trust(run: Run) -> Fact | None:
     """Which answers to trust."""
     row = Above(**found) if (found := run.metrics.get("above")) else None
     if run.alarm is not None:
         return None
     if run.metrics.get("sure_from") == 1:
-        return Fact("trust", f"no single answer: no confidence is known to be {percent(SURE_SHARE, 0)} right", "warn")
+        return Fact(
+            "trust", f"check each answer: even the surest are not known to be {percent(SURE_SHARE, 0)} right", "warn"
+        )
     if row is None or not row.answered:
         return None
     right, share = right_above(row, run.metrics["judged_by"]), percent(row.answered_share)
@@ -89,14 +107,12 @@ def _unknown(run: Run) -> Fact | None:
     kinds, (caught, seen) = easy(strangers)
     if not seen:
         return None
-    far = f"{percent(caught / seen, 0)} of {kinds}"
+    far = percent(1 - caught / seen, 0)
     new = strangers.get(LEFT_OUT)
     if new is None or not new.seen:
-        return Fact("unknown", f"none of these: {far}; not tried: a class near its own")
-    near = percent(new.caught / new.seen, 0)
-    text = f"none of these: {near} of a class it never saw, {far}"
-    if new.sure:
-        text = f"of a class it never saw, {near} get none of these, {percent(new.sure / new.seen, 0)} a sure answer"
+        return Fact("unknown", f"{far} of {kinds} get a wrong name; classes like its own were not tried")
+    near = f"{percent(1 - new.caught / new.seen, 0)} of a class it never saw get a wrong name"
+    text = f"{near}, {percent(new.sure / new.seen, 0)} surely" if new.sure else f"{near}; {kinds} {far}"
     return Fact("unknown", text, "warn" if 2 * new.caught < new.seen else "plain")
 
 
@@ -122,6 +138,8 @@ def _weakest(run: Run) -> Fact | None:
         do = f"{doubts}: see the report"
     elif weak["images"] < MIN_JUDGED or weak["images"] < SMALL_SHARE * median(row["images"] for row in rows):
         do = "it has few images: add some"
+    elif better := run.metrics.get("better"):
+        do = f"try {better}"
     else:
         do = "add images of both" if is_one_sided else "add images of it, and see its mistakes in the report"
     return Fact("weakest", f"{weak['name']}: {weak['right']:,} of {weak['images']:,} right{mostly}; {do}")
@@ -145,6 +163,7 @@ def _next(run: Run) -> Fact:
 FACTS: tuple[Callable[[Run], Fact | None], ...] = (
     _alarm,
     _right,
+    _worse,
     _series,
     _trust,
     _unknown,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +45,15 @@ from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
 from vitreous.training.tell.strangers import BLANKS, CLOTHES, DRAWN, LEFT_OUT, Caught, easy
-from vitreous.training.tell.summary import Rival, StageCurves, Summary, about_conflicts, happenings, right_above
+from vitreous.training.tell.summary import (
+    Rival,
+    StageCurves,
+    Summary,
+    about_conflicts,
+    happenings,
+    is_clear,
+    right_above,
+)
 from vitreous.words import confidence, count, counted, duration, few, percent, sentence, unbroken
 
 MAX_MISTAKES_SHOWN = 16  # shown as pictures
@@ -232,6 +239,9 @@ def _accuracy(summary: Summary) -> Section:
         Drawings([Drawing(charts.bars(rows, title="share of right answers"), heading="Share of right answers")]),
     ]
     blocks += [Text(_against(summary, rival)) for rival in summary.rivals]
+    if summary.better is not None:
+        blocks.append(Text("The starter is small. Other weights usually help most:"))
+        blocks.append(Code(f"{summary.command} {summary.better}"))
     blocks += [] if summary.about_series is None else [Text(unbroken(summary.about_series))]
     if result.left_out:
         blocks.append(Text(f"{result.left_out:,} images have no label and were not judged."))
@@ -241,9 +251,8 @@ def _accuracy(summary: Summary) -> Section:
 def _against(summary: Summary, rival: Rival) -> str:
     """Whether the difference is more than chance could explain with this many images."""
     ours, theirs = summary.result.top1, rival.right / max(rival.seen, 1)
-    spread = math.sqrt(ours * (1 - ours) / max(summary.result.images, 1) + theirs * (1 - theirs) / max(rival.seen, 1))
-    points = 100 * (ours - theirs)
-    sure = "more than chance would explain" if abs(ours - theirs) > 1.96 * spread else "which chance could explain"
+    points, clear = 100 * (ours - theirs), is_clear(ours, summary.result.images, theirs, rival.seen)
+    sure = "more than chance would explain" if clear else "which chance could explain"
     word = "more" if points >= 0 else "less"
     return f"{abs(points):.1f} points {word} than {rival.name}, {sure}."
 
@@ -365,7 +374,7 @@ def _confidence(summary: Summary) -> Section:
             [
                 _percent(row.confidence, 0) if row.confidence else "always answer",
                 Bar(_percent(row.answered_share), row.answered_share),
-                _percent(row.right_share),
+                f"{_percent(row.right_share)} ({row.right:,} of {row.answered:,})",
             ]
             for row in result.above
             if row.answered
@@ -398,6 +407,8 @@ def _strangers(summary: Summary) -> Section | None:
         f"{_near(counts.get(LEFT_OUT))}{_far(counts)} It also says so of {false_alarms} of the images judged; the "
         "threshold was set where about 95\u00a0% of images held out pass."
     )
+    if summary.sure_from == 1:
+        text += " The model is never sure of an answer: even the surest are not known to be right often enough."
     _, (caught, seen) = easy(counts)
     new = counts.get(LEFT_OUT)
     near = f"{_percent(new.caught / new.seen, 0)} of a new class" if new is not None and new.seen else ""
@@ -716,6 +727,7 @@ def _training(summary: Summary) -> Section:
         ["begun", summary.beginning],
         ["image size", f"{rows} × {columns} pixels"],
         ["length", "each image once, no steps" if recipe.is_solved else length],
+        *([["penalty", "its strength was chosen with all images"]] if summary.judged_by == "leave-one-out" else []),
         ["time", summary.time],
         ["on", summary.device],
     ]

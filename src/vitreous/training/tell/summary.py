@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -54,6 +55,7 @@ from vitreous.training.tell.strangers import Caught, strangers_caught
 from vitreous.weights import starter
 from vitreous.words import counted, duration, percent, percent_range
 
+GOOD = 0.9  # share right: below, the starter may not know enough
 MIN_ANSWERS = 20  # fewer make "answer only above" worthless
 SPLIT_USES = {"train": "learned from", "dev": "to choose by", "test": "judged"}  # what images of a split are for
 LOOK_IMAGES = 32  # of the short look inside
@@ -100,6 +102,7 @@ class Summary:
     macs: int  # of one image
     image_size: tuple[int, int]  # rows, columns
     beginning: str = "from scratch"  # or whose weights
+    begun_from_starter: bool = False
     events: Sequence[Event] = ()
     seconds: float  # of training
     total_seconds: float | None = None  # that the user waited
@@ -191,6 +194,11 @@ class Summary:
         if self.beginning == "from scratch":
             return "Start from trained weights (--weights starter), or train longer (--epochs N)."
         return "Train longer (--epochs N), or try other learning rates (--sweep)."
+
+    @property
+    def better(self) -> str | None:
+        """Weights that know more, where the starter leaves many images wrong."""
+        return BETTER if self.begun_from_starter and self.result.interval[1] < GOOD else None
 
     @property
     def time(self) -> str:
@@ -286,8 +294,7 @@ class Summary:
             case "leave-one-out" if series is not None:
                 return (
                     f"Measured by leaving out whole series ({series}): each of the {n} images was judged by a "
-                    "classifier that had seen no image of its series; only the strength of its penalty was chosen with "
-                    "all of them. The model that was saved has learned from all."
+                    "classifier that had seen no image of its series. The model that was saved has learned from all."
                 )
             case "cross-validation":
                 return (
@@ -298,8 +305,7 @@ class Summary:
             case "leave-one-out":
                 return (
                     f"Measured by leave-one-out: each of the {n} images was judged by a classifier that had seen "
-                    "neither it nor a copy of it; only the strength of its penalty was chosen with all of them. The "
-                    "model that was saved has learned from all."
+                    "neither it nor a copy of it. The model that was saved has learned from all."
                 )
             case "test":
                 whole = "" if series is None else f" Images were set aside in whole series ({series})."
@@ -364,6 +370,12 @@ def learned_from_all(plan: Plan, trained: Trained) -> bool:
     return plan.judges_all and trained.test is None
 
 
+def is_clear(ours: float, images: int, theirs: float, seen: int) -> bool:
+    """Whether two shares of right answers differ by more than chance would explain."""
+    spread = ours * (1 - ours) / max(images, 1) + theirs * (1 - theirs) / max(seen, 1)
+    return abs(ours - theirs) > 1.96 * math.sqrt(spread)
+
+
 def _is_whole(series: Series | None) -> bool:
     return series is not None and series.is_kept_whole
 
@@ -384,6 +396,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         if len(np.unique(groups)) < len(groups):
             result = replace(result, independent=independent(result.judged.is_right, groups))
     weights, sure_from = str(plan.weights or ""), _sure_from(trained, result)
+    is_ever_sure = result.no_better_than is None and sure_from != 1
     return Summary(
         name=data_name(plan.data),
         command=command,
@@ -402,6 +415,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         macs=macs(model.config),
         image_size=model.config.image_size,
         beginning=plan.beginning,
+        begun_from_starter=starter.is_meant(weights),
         events=known(runs.read(where)),
         seconds=trained.seconds,
         device=device,
@@ -415,7 +429,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         answer_above=sure_from if sure_from and sure_from < 1 else None,
         sure_from=sure_from,
         unlike=None if model.threshold is None else int((trained.scores < model.threshold).sum()),
-        strangers=strangers_caught(plan, trained, sure_from if result.no_better_than is None else 1.0),
+        strangers=strangers_caught(plan, trained, sure_from if is_ever_sure else None),
         rivals=trained.rivals,
         trials=trained.trials,
         notes=_notes(plan, trained),

@@ -130,6 +130,7 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
         "how_judged": summary.how_judged,
         "no_better_than": row.name if (row := summary.result.no_better_than) is not None else None,
         "alarm": summary.alarm,
+        "better": summary.better,
         "of_one_group": summary.of_one_group,
         "footnote": summary.footnote,
         "series": summary.series and summary.series.to_json(),
