@@ -183,6 +183,14 @@ def test_breaking_it_shows_before_and_after(visit, server):
     says(page, "#broken-says", "1 square covered")
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_pictures_that_the_model_has_learned_from_are_called_so(visit, learned):
+    with serving.thread(learned=learned) as (caller, _, _):
+        page = visit(url=caller.url)
+        shown(page)
+        assert page.locator("#learned").is_visible() == learned
+
+
 def test_a_hybrid_speaks_of_places_and_shuffles_them_after_its_convolutions(visit):
     with serving.thread(serving.tiny(**HYBRID)) as (caller, _, _):
         page = visit(url=caller.url)

@@ -26,7 +26,10 @@ def test_bad_input_is_one_line_each(weights, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
     cases = [
-        (["export", weights, tmp_path / "a"], "name a model, a folder and a runtime"),
+        (["export"], "name a model, a folder and a runtime: vitreous export MODEL OUT --to onnx|openvino|pt2|web"),
+        (["export", weights], f"name a folder and a runtime: vitreous export {weights} OUT --to onnx|"),
+        (["export", weights, tmp_path / "a"], f"name a runtime: vitreous export {weights} {tmp_path / 'a'} --to onnx|"),
+        (["export", weights, "--to", "web"], f"name a folder: vitreous export {weights} OUT --to web"),
         (["export", weights, tmp_path / "a", "--to", "tflite"], "there is no export to 'tflite'"),
         (
             ["export", weights, tmp_path / "a", "--to", "onnx", "--opset", "7"],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import pytest
 import torch
 from picture_files import photo
 from PIL import Image
-from small_runs import image_set
+from small_runs import image_set, picture_folder
 from tiny_models import BIT, VIT, awake, images, line_of
 
 import vitreous
 from vitreous.errors import CheckpointError, ConfigError, DataError, ExistsError, MissingExtraError
+from vitreous.evaluation import learned_images
 from vitreous.exports import export, vectors
 from vitreous.exports.card import card, steps, terms_of
 from vitreous.exports.graphs import ready_to_export
@@ -232,7 +234,7 @@ def test_pt2_agrees(tmp_path):
     program = torch.export.load(tmp_path / "out" / "tensor.pt2").module()
     x = images(model, 5)
     with torch.inference_mode():
-        torch.testing.assert_close(program(x), model(x), atol=1e-5, rtol=0)
+        torch.testing.assert_close(program(x)[0], model(x), atol=1e-5, rtol=0)  # then the score
 
 
 HYBRID = {"stem": "resnet", "units": (1, 1), "resnet_width": 0.25, "patch": 1, "root": "small"}
@@ -389,6 +391,58 @@ def test_an_export_that_disagrees_is_not_kept_unless_told(tmp_path, monkeypatch)
     assert parity.faults[0].startswith("tensor form: max difference")
     assert parity.folder is None
     assert list(tmp_path.iterdir()) == []
+
+
+# Images that are not new ---------------------------------------------------------------------------------------------
+
+ALL = "the model has learned from these very images: accuracy says nothing about new ones"
+PART = "the model has learned from 3 of these 7 images: accuracy is too high"
+UNKNOWN = "which images the model learned from is not known here; if some are these, accuracy is too high"
+
+
+def shapes(*, was_made=True):
+    """18 images, 6 of them test."""
+    return replace(image_set(18, test=6), about={"split": {"made": was_made}})
+
+
+@pytest.mark.parametrize(
+    ("learned_from", "was_made", "name", "caution"),
+    [
+        ("all", True, "6 images of shapes", ALL),  # cross-validated
+        ("train", True, "6 images of shapes (test)", ""),  # training left this split out
+        ("train", False, "6 images of shapes (test)", ""),
+        (None, True, "6 images of shapes", UNKNOWN),  # the split was made here: it is no test of this model
+        (None, False, "6 images of shapes (test)", UNKNOWN),
+    ],
+)
+def test_a_split_is_named_if_it_is_one_and_accuracy_told_if_the_images_are_new(learned_from, was_made, name, caution):
+    model, data = awake(VIT, classes=4), shapes(was_made=was_made)
+    model.source = {} if learned_from is None else {"data": data.content_id, "learned_from": learned_from}
+    told, _, why = export._samples(model, data, 100)
+    assert (told, why) == (name, caution)
+
+
+@pytest.mark.parametrize(("count", "caution"), [(7, ALL), (3, PART), (0, "")])
+def test_images_are_known_by_their_files_whatever_the_set_is_called(count, caution, tmp_path):
+    """`fit` left digests of the files in its run."""
+    data = vitreous.images.open(picture_folder(tmp_path / "photos", 30))
+    model, known = awake(VIT, classes=4), data.split("test").take(np.arange(count))
+    model.read_from = tmp_path / "model.safetensors"
+    learned_images.write(known if count else data.split("train"), tmp_path, None)
+    told, _, why = export._samples(model, data, 100)
+    assert (told, why) == ("7 images of photos", caution)
+
+
+def test_terminal_card_and_json_tell_no_accuracy_on_images_that_the_model_has_learned_from(tmp_path):
+    model, data = awake(VIT, classes=4), shapes()
+    model.source = {"data": data.content_id, "learned_from": "all"}
+    parity = vitreous.export(model, tmp_path / "out", to="pt2", data=data)
+    assert parity.passed
+    for text in (str(parity), (tmp_path / "out" / "CARD.md").read_text(encoding="utf-8")):
+        assert "agrees with PyTorch, on 6 images of shapes\n" in text
+        assert f"accuracy is unchanged on 6 images; {ALL}" in text
+        assert not re.search(r"accuracy \d", text)
+    assert json.loads((tmp_path / "out" / "parity.json").read_text())["accuracy"]["caution"] == ALL
 
 
 # vectors ------------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_target_from_outside_is_exported_to_compared_run_and_served(place, tmp
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ((), "vitreous export MODEL OUT --to onnx|openvino|pt2|web|eager"),
+        ((), "vitreous export tiny.safetensors no --to onnx|openvino|pt2|web|eager"),
         (("--to", "abacus"), "there is no export to 'abacus'; choose onnx, openvino, pt2, web, eager"),
         (("--to", "eager", "--opset", "18"), "eager has no opset; leave it out"),
         (("--to", "eager", "--int8", "--data", "x"), "there is no int8 for eager; choose --to onnx or openvino or web"),

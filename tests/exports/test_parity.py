@@ -39,6 +39,10 @@ def test_what_is_no_number_never_passes():
             "accuracy 75.1 % -> 74.0 % on 1,000 images: falls by 1.1 points, above 1",
         ),
         (
+            parity(accuracy=AccuracyChange(1000, 751, 740, "they were learned from"), precision="int8"),
+            "accuracy falls by 1.1 points on 1,000 images, above 1",
+        ),
+        (
             parity(FormComparison("tensor", 1000, 3.0, 0.94), precision="int8"),
             "tensor form: 94.0 % the same answer, below 95 %",
         ),
@@ -48,6 +52,21 @@ def test_each_fault_is_one_line(found, fault):
     assert found.faults == [fault]
     assert not found.passed
     assert f"fault: {fault}" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("after", "line"),
+    [
+        (55, "accuracy is unchanged on 60 images; all are known"),
+        (54, "accuracy falls by 1.7 points on 60 images; all are known"),
+        (57, "accuracy rises by 3.3 points on 60 images; all are known"),
+    ],
+)
+def test_of_images_that_are_not_new_the_change_alone_is_told(after, line):
+    found = parity(accuracy=AccuracyChange(60, 55, after, "all are known"))
+    assert f"  {line}\n" in f"{found}\n"
+    assert "91.7 %" not in str(found)
+    assert found.to_json()["accuracy"]["caution"] == "all are known"
 
 
 def test_what_lies_within_the_limits_passes():

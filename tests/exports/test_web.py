@@ -280,6 +280,23 @@ def test_without_a_runtime_one_line_names_three_ways_out(tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
+def test_all_that_a_page_lacks_is_said_at_once(tmp_path, monkeypatch):
+    """No extra, no runtime, no npm: one refusal, before any work."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for runtime, words in (
+        (None, ("install Node.js for npm", "npm install onnxruntime-web", "--runtime npm", "--runtime FOLDER")),
+        ("npm", ("--runtime npm needs npm", "install Node.js", "--runtime FOLDER")),
+        (tmp_path / "none", (tmp_path / "none", "has no onnxruntime-web")),
+    ):
+        with pytest.raises(ConfigError) as error:
+            vitreous.export(awake(VIT), tmp_path / "out", to="web", page=PageOptions(runtime=runtime))
+        line_of(error.value, "export to web needs the extra 'export'; pip install 'vitreous[export]'; and ", *words)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_operators_that_the_runtime_lacks_are_named(tmp_path):
     onnx = pytest.importorskip("onnx", reason="the extra `export` is not installed")
     from onnx import TensorProto, helper

@@ -288,6 +288,12 @@ def test_examples_can_be_asked_about_at_once(server):
     assert row["top"][0]["label"] in LABELS
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_examples_that_the_model_has_learned_from_are_called_so(learned):
+    with thread(learned=learned) as (caller, _, _):
+        assert caller.get("/api/examples").json["learned"] == learned
+
+
 def test_tokens_are_those_of_the_model(server, model):
     found = server.send("/api/tokens?numbers=16", FILES["colour.png"]).json["tokens"]
     seen = decode.finish(np.array(picture(1)), model.preprocess)

@@ -708,3 +708,11 @@ def test_noise_makes_pictures_of_its_own():
     """The example is what it says: pictures in memory."""
     run = finished_run.invented(4, 2)
     assert isinstance(run.judged.source, Arrays)
+
+
+def test_a_class_name_is_escaped_once():
+    """Markdown shows Maine_Coon without a backslash, in the table and in the limits."""
+    run = finished_run.invented(20, 2)
+    run = dataclasses.replace(run, judged=dataclasses.replace(run.judged, classes=("Maine_Coon", "a|b")))
+    assert "| classes | Maine\\_Coon, a\\|b |" in card(run)
+    assert "\\\\" not in card(run)

@@ -66,8 +66,7 @@ def run(
         from vitreous.exports.target import PageOptions
 
         if model is None or out is None or to is None:
-            targets = "|".join(TARGETS)
-            raise ConfigError(f"name a model, a folder and a runtime: vitreous export MODEL OUT --to {targets}")
+            raise ConfigError(_unnamed(model, out, to, list(TARGETS)))
         loaded = vitreous.load(model)
         page = None
         if runtime is not None or wasm_only or examples or (to in TARGETS and TARGETS[to].is_page):
@@ -83,6 +82,15 @@ def run(
         say_line("then, in a browser: http://127.0.0.1:8000/ (a page opened as a file cannot load a model)")
     if not parity.passed and not anyway:
         raise typer.Exit(1)
+
+
+def _unnamed(model: str | None, out: str | None, to: str | None, targets: list[str]) -> str:
+    """What is to be named still, and the whole command."""
+    words = {"a model": model, "a folder": out, "a runtime": to}
+    *others, last = [what for what, word in words.items() if word is None]
+    missing = f"{', '.join(others)} and {last}" if others else last
+    command = shlex.join(["vitreous", "export", model or "MODEL", out or "OUT", "--to"])
+    return f"name {missing}: {command} {to or '|'.join(targets)}"
 
 
 def _name(model: str) -> str:

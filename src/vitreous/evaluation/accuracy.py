@@ -27,7 +27,7 @@ MAX_CLASSES_SHOWN = 12  # classes that `str` lists
 COUNT_COLUMNS = 48  # columns of the table of classes, without the names
 MIN_NAME_COLUMNS = 8
 ONE_ANSWER = "It answers nothing else."
-HAS_LEARNED = "the model has learned from these very images: the number says nothing about new ones"
+HAS_LEARNED = "the model has learned from these very images"
 
 
 def above_chance(accuracy: float, chance: float) -> float:
@@ -171,8 +171,8 @@ class Result:
     @property
     def alarm(self) -> str | None:
         """A warning that the images are not new, or the model no better than one answer, with the reason; else None."""
-        if HAS_LEARNED in self.notes:
-            return sentence(HAS_LEARNED)
+        if told := [note for note in self.notes if note.startswith(HAS_LEARNED)]:
+            return sentence(told[0])
         if (row := self.no_better_than) is None:
             return None
         why = f"That answer is right for {percent(row.images / self.images)} of these images; this model for "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import accuracy, learned_images
-from vitreous.evaluation.accuracy import HAS_LEARNED, Result
+from vitreous.evaluation.accuracy import Result
 from vitreous.evaluation.class_matching import match_classes, read_labels
 from vitreous.evaluation.features import extract, unread_notes
 from vitreous.evaluation.few_shot import FewShot, draw_seeds, shot_counts
@@ -27,7 +27,7 @@ from vitreous.evaluation.learning_curve import refuse_target
 from vitreous.evaluation.predict import class_names
 from vitreous.files import claim, write_bytes, write_json
 from vitreous.images import open_data
-from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import group, here
@@ -178,7 +178,7 @@ def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, Im
     split: None is the set's own test split; without one, all images that the model has not learned from. If it has
     learned from all, all are judged, with a note.
     """
-    seen, by_content = learned_images.seen(model, whole), _learned_by_content(model, whole)
+    seen, by_content = learned_images.seen(model, whole), learned_images.by_content(model, whole)
     if split is None and not whole.split_was_made:
         split = "test"
     if split is None and seen is not None and not seen.all():
@@ -186,25 +186,10 @@ def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, Im
     if split is None:
         split = "test" if seen is None and by_content == "train" else "all"
     chosen = whole if split == "all" else whole.split(split)
-    if seen is None:  # then the split that training made decides
-        seen = (whole.splits == TRAIN) | (by_content == "all") if by_content else None
-    learned = 0 if seen is None else int(seen[np.isin(whole.ids, chosen.ids)].sum())
-    notes = []
-    if learned and learned == len(chosen):
-        notes.append(HAS_LEARNED)
-    elif learned:
-        notes.append(f"the model has learned from {learned:,} of these {len(chosen):,} images: the number is too high")
-    elif seen is None and not by_content and "learned_from" in model.source and whole.split_was_made:
-        notes.append("which images the model learned from is not known here; if some are these, the number is too high")
-    return split, chosen, notes
-
-
-def _learned_by_content(model: Model, data: ImageSet) -> str:
-    """What our model has learned from in this set: "train", "all" if it was cross-validated, or "" for another set."""
-    is_same = bool(data.content_id) and model.source.get("data") == data.content_id
-    if not is_same:
-        return ""
-    return str(model.source.get("learned_from", "train")) if data.split_was_made else "train"
+    found = learned_images.overlap(model, whole, chosen)
+    is_told = found.learned is not None or ("learned_from" in model.source and whole.split_was_made)
+    caution = found.caution("the number") if is_told else ""
+    return split, chosen, [caution] if caution else []
 
 
 def _images_used(whole: ImageSet, chosen: ImageSet, split: str, unread: int, result: Result) -> str | None:

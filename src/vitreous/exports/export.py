@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation import learned_images
 from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.predict import class_names
 from vitreous.exports import sample_images, standalone_run, vectors
@@ -33,7 +34,7 @@ from vitreous.exports.target import DEFAULT_OPSET, PageOptions, Runner, Target, 
 from vitreous.exports.web.web_target import WEB
 from vitreous.files import atomic_folder, claim
 from vitreous.images import examples, open_data
-from vitreous.images.imageset import ImageSet
+from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
 from vitreous.machine import record
@@ -87,16 +88,18 @@ def export(
     precision = "int8" if int8 else "float16" if fp16 else "float32"
     half = fp16 and not target.halves_itself
     parts = make_parts(ready_to_export(inner, half=half), attention=attention)
-    options = replace(options, calibration=calibration, examples=_examples(inner, target, found, options.page))
+    shown, learned = _examples(inner, target, found, options.page)
+    options = replace(options, calibration=calibration, examples=shown, learned=learned)
     plain = copy.deepcopy(inner).to("cpu").float().eval()
     kept: Parity | None = None
     try:
         with atomic_folder(path, force=force) as folder, tempfile.TemporaryDirectory() as scratch:
             target.write(parts, folder, Path(scratch), options)
             count = images or (COMPARED_IMAGES_INT8 if int8 else COMPARED_IMAGES)
-            name, samples = _samples(inner, found, count)
+            name, samples, caution = _samples(inner, found, count)
             with target.opened(plain, folder, Path(scratch)) as opened:
                 forms, grey, accuracy = compare_files(plain, opened, samples, count, progress)
+            accuracy = accuracy and replace(accuracy, caution=caution)
             limits = TOLERANCES[precision]
             kept = Parity(target.name, precision, name, forms, limits, grey, accuracy, notes=tuple(opened.notes))
             if not kept.passed and not anyway:
@@ -159,7 +162,7 @@ def _check(
         raise ConfigError(f"{to} has no opset; leave it out")
     if opset is not None and opset not in target.opsets:
         raise ConfigError(f"opset {opset} cannot be written; choose {min(target.opsets)} to {max(target.opsets)}")
-    require(target.packages_for(int8=int8), f"export to {to}")
+    require(target.packages_for(int8=int8), f"export to {to}", target.missing(page or PageOptions()))
     claim(path, force=force, is_folder=True)
     return target
 
@@ -167,11 +170,12 @@ def _check(
 # Images -------------------------------------------------------------------------------------------------------------
 
 
-def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iterator[Sample]]:
-    """The images in words, and the images with the model's index of their class."""
+def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iterator[Sample], str]:
+    """The images in words, the images with the model's index of their class, and why accuracy on them says little."""
     channels = len(model.preprocess.mean)
     if data is None:
-        return "generated and embedded images", map(Sample, itertools.islice(sample_images.embedded(channels), count))
+        images = map(Sample, itertools.islice(sample_images.embedded(channels), count))
+        return "generated and embedded images", images, ""
     splits = set(data.splits.tolist())
     name = "test" if "test" in splits else "train"
     part = open_data.open(data, split=name, limit=count if count < int((data.splits == name).sum()) else None)
@@ -180,7 +184,14 @@ def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iter
     except DataError:
         numbers = None  # images of other classes show agreement too
     place = Path(data.path).name or data.path  # the folder goes to other people: no paths of this machine
-    return f"{len(part):,} images of {place} ({name})", _read(part, numbers)
+    overlap = learned_images.overlap(model, data, part)
+    told = f" ({name})" if not overlap.learned and _has_split(model, data) else ""
+    return f"{len(part):,} images of {place}{told}", _read(part, numbers), overlap.caution("accuracy")
+
+
+def _has_split(model: Model, data: ImageSet) -> bool:
+    """Whether the set has a split of its own, or the split that was made for it is the one of the model's training."""
+    return bool(data.classes) and (not data.split_was_made or learned_images.by_content(model, data) == TRAIN)
 
 
 def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]:
@@ -195,11 +206,16 @@ def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]
 
 def _examples(
     model: Model, target: Target, data: ImageSet | None, page: PageOptions
-) -> tuple[tuple[str, NDArray[np.uint8]], ...]:
-    """The example images of a page: from the data if the user says so, else from the package, if they fit."""
+) -> tuple[tuple[tuple[str, NDArray[np.uint8]], ...], bool]:
+    """The example images of a page, and whether the model has learned from them.
+
+    They come from the data if the user says so, else from the package, if they fit.
+    """
     if not target.is_page:
-        return ()
-    return tuple(examples.choose(data if page.examples else None, model.labels or ()))
+        return (), False
+    data = data if page.examples else None
+    learned = data is not None and bool(learned_images.overlap(model, data, examples.of(data)).learned)
+    return tuple(examples.choose(data, model.labels or ())), learned
 
 
 def _calibration(model: Model, data: ImageSet) -> NDArray[np.float32]:

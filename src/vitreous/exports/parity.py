@@ -99,18 +99,33 @@ def _cosine(theirs: Array, ours: Array) -> Array:
 
 @dataclass(frozen=True)
 class AccuracyChange:
-    """How many answers are right, from the model (before) and from the export (after), on the same images."""
+    """How many answers are right, from the model (before) and from the export (after), on the same images.
+
+    caution: why these shares say little about new images; then the change alone is told.
+    """
 
     images: int
     before: int
     after: int
+    caution: str = ""
 
     @property
     def drop(self) -> float:
         """As a share; below 0 when the export is right more often."""
         return (self.before - self.after) / self.images
 
+    @property
+    def about_drop(self) -> str:
+        """By how much the accuracy falls, for a fault."""
+        if self.caution:
+            return f"accuracy falls by {100 * self.drop:.1f} points on {self.images:,} images"
+        return f"{self}: falls by {100 * self.drop:.1f} points"
+
     def __str__(self) -> str:
+        if self.caution:
+            how = "falls" if self.drop > 0 else "rises"
+            change = f"{how} by {abs(100 * self.drop):.1f} points" if self.drop else "is unchanged"
+            return f"accuracy {change} on {self.images:,} images; {self.caution}"
         before, after = (100 * n / self.images for n in (self.before, self.after))
         return f"accuracy {before:.1f} % -> {after:.1f} % on {self.images:,} images"
 
@@ -152,7 +167,7 @@ class Parity:
         if self.grey_levels is not None and self.grey_levels > limits.grey_levels + 1e-3:
             yield f"preprocessing: a pixel is {self.grey_levels:.2f} grey levels off, above {limits.grey_levels:g}"
         if self.accuracy is not None and limits.drop is not None and self.accuracy.drop > limits.drop + 1e-9:
-            yield f"{self.accuracy}: falls by {100 * self.accuracy.drop:.1f} points, above {100 * limits.drop:.0f}"
+            yield f"{self.accuracy.about_drop}, above {100 * limits.drop:.0f}"
 
     def to_json(self) -> dict[str, Any]:
         body = asdict(self)

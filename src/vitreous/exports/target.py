@@ -88,6 +88,7 @@ class WriteOptions:
     calibration: Array | None = None
     page: PageOptions = PageOptions()
     examples: tuple[tuple[str, Array], ...] = ()  # label and image H W C, for a page to begin with
+    learned: bool = False  # the model has learned from these
 
 
 @dataclass
@@ -140,6 +141,7 @@ class Target:
     file_names: Mapping[str, str] = field(default_factory=dict)  # of forms that are not called FORM + suffix
     open_all: Callable[[Model, Path, Path], AbstractContextManager[OpenedForms]] | None = None  # None: `open` for each
     check: Callable[[Model, WriteOptions], None] = lambda model, options: None  # refuses before any work
+    missing: Callable[[PageOptions], str] = lambda page: ""  # what is no package and not here, and how to get it
     is_page: bool = False  # people open it in a browser: it takes PageOptions, and shows attention by itself
     runner: Runner | None = None  # None: PyTorch runs the files, so there is no run.py and nothing to serve
 
@@ -167,15 +169,23 @@ class Target:
         return self.refuses_int8(model) if precision == "int8" else None
 
 
-def require(packages: tuple[Package, ...], purpose: str) -> None:
-    """Raise the error that says what to install, unless all packages are there."""
+def require(packages: tuple[Package, ...], purpose: str, besides: str = "") -> None:
+    """Raise one error that says what to install, unless all packages are there.  besides: what else is missing."""
+    error = _missing(packages, purpose)
+    if besides:
+        raise ConfigError(besides if error is None else f"{error}; and {besides}")
+    if error is not None:
+        raise error
+
+
+def _missing(packages: tuple[Package, ...], purpose: str) -> ConfigError | MissingExtraError | None:
     missing = [package for package in packages if importlib.util.find_spec(package.name) is None]
     if not missing:
-        return
+        return None
     if foreign := [package.name for package in missing if package.extra is None]:
-        raise ConfigError(f"{purpose} needs {' and '.join(foreign)}; pip install {' '.join(foreign)}")
+        return ConfigError(f"{purpose} needs {' and '.join(foreign)}; pip install {' '.join(foreign)}")
     extras = dict.fromkeys(package.extra for package in packages if package.extra)
-    raise MissingExtraError(",".join(extras), purpose)
+    return MissingExtraError(",".join(extras), purpose)
 
 
 @contextmanager

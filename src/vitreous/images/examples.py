@@ -24,9 +24,7 @@ def choose(data: ImageSet | None, labels: Sequence[str]) -> list[tuple[str, Pixe
     """
     if data is None and set(labels) != set(CLOTHES):
         return []
-    found = open_data.open(EMBEDDED) if data is None else data
-    if TEST in found.splits:
-        found = found.split(TEST)
+    found = of(open_data.open(EMBEDDED) if data is None else data)
     chosen: list[tuple[str, Pixels]] = []
     for place in _spread(found):
         try:
@@ -36,6 +34,11 @@ def choose(data: ImageSet | None, labels: Sequence[str]) -> list[tuple[str, Pixe
         if len(chosen) == EXAMPLES_SHOWN:
             break
     return chosen
+
+
+def of(data: ImageSet) -> ImageSet:
+    """The images that examples are taken from: the test split, if there is one."""
+    return data.split(TEST) if TEST in data.splits else data
 
 
 def _spread(data: ImageSet) -> list[int]:

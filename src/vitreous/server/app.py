@@ -363,7 +363,7 @@ def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
 
     @app.get("/api/examples", summary="Images to begin with")
     async def examples() -> JSONResponse:
-        return JSONResponse({"schema": SERVE_SCHEMA, "examples": served.examples})
+        return JSONResponse({"schema": SERVE_SCHEMA, "examples": served.examples, "learned": served.has_learned})
 
     @app.get("/healthz", summary="Whether the server is alive")
     async def healthz() -> JSONResponse:

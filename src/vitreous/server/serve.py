@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import torch
 
 from vitreous.errors import BusyError, CheckpointError, ConfigError
+from vitreous.evaluation import learned_images
 from vitreous.images import examples, open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
@@ -111,8 +112,14 @@ def serve(
         if isinstance(source, Model) and images is not None:
             neighbours = Neighbours(replica(source), images)
         shown = examples.choose(images, source.labels or ())
-        served = Served(queue, source, neighbours, name=name, runtime=runtime, examples=shown)
+        learned = images is not None and isinstance(source, Model) and _has_learned(source, images)
+        served = Served(queue, source, neighbours, name=name, runtime=runtime, examples=shown, learned=learned)
         _run(served, access, limits, listening, tell, _addresses(listening, access.token, lan=lan))
+
+
+def _has_learned(model: Model, images: ImageSet) -> bool:
+    """Whether the model has learned from images that the page begins with."""
+    return bool(learned_images.overlap(model, images, examples.of(images)).learned)
 
 
 def _run(

@@ -20,7 +20,10 @@ from vitreous.server.queue import WorkQueue
 
 
 class Served:
-    """What the routes ask. neighbours: of the training images, if any were given.  examples: (label, image H W C)."""
+    """What the routes ask. neighbours: of the training images, if any were given.  examples: (label, image H W C).
+
+    learned: whether the model has learned from the examples.
+    """
 
     def __init__(
         self,
@@ -31,9 +34,10 @@ class Served:
         name: str,
         runtime: str = "torch",
         examples: list[tuple[str, Pixels]],
+        learned: bool = False,
     ):
         self.queue, self.model, self.neighbours, self.name, self.runtime = queue, model, neighbours, name, runtime
-        self.counts, self.cache = Counts(), ImageCache()
+        self.counts, self.cache, self.has_learned = Counts(), ImageCache(), learned
         self.rule = model.about.preprocess if isinstance(model, Exported) else model.preprocess
         self._facts = _of_file(model) if isinstance(model, Exported) else model_facts(model)
         self.examples = [

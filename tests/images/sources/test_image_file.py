@@ -113,7 +113,10 @@ HEIC = struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + bytes(100)
         (b"", "x.jpg is empty (0 bytes); delete it, or fetch it again"),
         (encoded(1, "JPEG")[:400], "x.jpg is cut short; delete it, or fetch it again"),
         (encoded(1)[:300], "x.jpg is cut short; delete it, or fetch it again"),
-        (b"<html>not found</html>", "x.jpg is not an image in any format known here; give a JPEG or PNG, or fetch it again"),
+        (
+            b"<html>not found</html>",
+            "x.jpg is not an image in any format known here; give a JPEG or PNG, or fetch it again",
+        ),
         (bomb(20_000), "x.jpg has more than 178 megapixels; at most 120 are read here: shrink it"),
         (HEIC, "x.jpg is a HEIC image; pip install 'vitreous[heic]' to read it"),
     ],

@@ -64,7 +64,14 @@ def write_page(folder: Path, model: Model, name: str) -> list[str]:
 
 
 def write_facts(
-    folder: Path, model: Model, name: str, runtime: dict[str, Any], examples: list[dict[str, str]], why_closed: str
+    folder: Path,
+    model: Model,
+    name: str,
+    runtime: dict[str, Any],
+    examples: list[dict[str, str]],
+    why_closed: str,
+    *,
+    learned: bool,
 ) -> None:
     """model.json: what the page knows about the model and its files."""
     facts = model_facts(model)
@@ -91,6 +98,7 @@ def write_facts(
         "closed": why_closed or None,
         "stem": [] if why_closed else architecture.stem_shapes(model.config),
         "examples": examples,
+        "learned": learned,
         "similar": None,
     }
     (folder / "model.json").write_text(json.dumps(facts | own, ensure_ascii=False), "utf-8")

@@ -57,7 +57,33 @@ class RuntimeFiles:
 
 
 def find_runtime(given: str | os.PathLike[str] | None, start: Path | None = None) -> RuntimeFiles:
-    """The runtime that was named, or the nearest one.  start: where to look upwards for `node_modules`."""
+    """The runtime that was named, the nearest one, or npm's.  start: where to look upwards for `node_modules`."""
+    if why := missing_runtime(given, start):
+        raise ConfigError(why)
+    return _found(given, start) or _fetch()
+
+
+def missing_runtime(given: str | os.PathLike[str] | None, start: Path | None = None) -> str:
+    """Why there is no runtime, and how to get one; empty if it is here, or npm is here to fetch it."""
+    if _found(given, start):
+        return ""
+    if given is None:
+        get = "" if shutil.which("npm") else "install Node.js for npm, which is not here, and "
+        return (
+            f"a web page needs {PACKAGE}, which is not here; {get}run npm install {PACKAGE}, or let npm fetch it with "
+            f"--runtime npm; or name its folder with --runtime FOLDER"
+        )
+    if os.fspath(given) != FETCH:
+        wanted = WASM_FILES["wasm"][1]
+        return f"{given} has no {PACKAGE} ({wanted}); name its folder, or let npm fetch it with --runtime npm"
+    if shutil.which("npm"):
+        return ""
+    return (
+        f"--runtime npm needs npm, which is not here; install Node.js, or bring {PACKAGE} and name it: --runtime FOLDER"
+    )
+
+
+def _found(given: str | os.PathLike[str] | None, start: Path | None) -> RuntimeFiles | None:
     if given is not None and os.fspath(given) != FETCH:
         return _named(Path(given).expanduser())
     if given is None:
@@ -65,24 +91,16 @@ def find_runtime(given: str | os.PathLike[str] | None, start: Path | None = None
         for folder in (here, *here.parents):
             if found := _package(folder / "node_modules" / PACKAGE, "node_modules"):
                 return found
-    if found := _package(_cached(), "npm"):
-        return found
-    if given is None:
-        raise ConfigError(
-            f"a web page needs {PACKAGE}, which is not here; run npm install {PACKAGE}, name its folder with "
-            f"--runtime FOLDER, or let npm fetch it with --runtime npm"
-        )
-    return _fetch()
+    return _package(_cached(), "npm")
 
 
-def _named(folder: Path) -> RuntimeFiles:
+def _named(folder: Path) -> RuntimeFiles | None:
     for place in (folder, folder / "node_modules" / PACKAGE, folder / PACKAGE, folder.parent):
         if found := _package(place, "a folder that was named"):
             return found
     if _has(folder, WASM_FILES):
         return RuntimeFiles(folder, "of unknown version", "a folder that was named")
-    wanted = WASM_FILES["wasm"][1]
-    raise ConfigError(f"{folder} has no {PACKAGE} ({wanted}); name its folder, or let npm fetch it with --runtime npm")
+    return None
 
 
 def _package(folder: Path, origin: str) -> RuntimeFiles | None:
@@ -105,14 +123,8 @@ def _cached() -> Path:
 
 def _fetch() -> RuntimeFiles:
     """`npm pack`, unpacked into the cache; npm checks the file against the registry's digest."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise ConfigError(
-            f"--runtime npm needs npm, which is not here; install Node.js, or bring {PACKAGE} and name it: "
-            f"--runtime FOLDER"
-        )
     with tempfile.TemporaryDirectory() as scratch:
-        command = [npm, "pack", f"{PACKAGE}@{FETCHED_VERSION}", "--pack-destination", scratch, "--ignore-scripts"]
+        command = ["npm", "pack", f"{PACKAGE}@{FETCHED_VERSION}", "--pack-destination", scratch, "--ignore-scripts"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, cwd=scratch, timeout=NPM_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:

@@ -15,7 +15,7 @@ from vitreous.exports.target import ModelParts, OpenedForms, Run, Target, WriteO
 from vitreous.exports.web import page_folder
 from vitreous.exports.web.chromium import NoBrowserError, PageInBrowser, find_chromium
 from vitreous.exports.web.onnx_weights import halve_weights, quantise_weights
-from vitreous.exports.web.runtime_files import find_runtime
+from vitreous.exports.web.runtime_files import find_runtime, missing_runtime
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
@@ -53,7 +53,7 @@ def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions)
     names = page_folder.write_page(folder, model, page.name)
     examples = page_folder.write_examples(folder, list(options.examples))
     about = runtime.copy(folder, webgpu=has_webgpu)
-    page_folder.write_facts(folder, model, page.name, about, examples, why_closed)
+    page_folder.write_facts(folder, model, page.name, about, examples, why_closed, learned=options.learned)
     page_folder.write_service_worker(folder, names)
 
 
@@ -136,6 +136,7 @@ WEB = Target(
     open_all=open_all,
     describe=describe,
     check=check,
+    missing=lambda page: missing_runtime(page.runtime),
     packages=(*onnx.ONNX_WRITERS, onnx.ONNX_RUNTIME),
     precisions=("int8", "fp16"),
     halves_itself=True,

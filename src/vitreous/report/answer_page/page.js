@@ -21,11 +21,12 @@ function complain(error) {
 
 async function begin() {
   try {
-    const [model, { examples }] = await Promise.all([get("/api/model"), get("/api/examples")]);
+    const [model, { examples, learned }] = await Promise.all([get("/api/model"), get("/api/examples")]);
     state.model = model;
     introduce(model);
     examples.forEach(addExample);
     $("examples").hidden = !examples.length;
+    $("learned").hidden = !examples.length || !learned;
     camera = new Camera((file) => show({ file }), glance, complain);
     listen();
     if (model.breaks.length) breaking = new Breaking(model, complain);

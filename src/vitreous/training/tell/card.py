@@ -111,7 +111,7 @@ def _numbers(summary: Summary) -> str:
 
 
 def _data(summary: Summary) -> str:
-    names = ", ".join(_line(name) for name in summary.classes[:MAX_CLASSES_NAMED])
+    names = ", ".join(summary.classes[:MAX_CLASSES_NAMED])
     left = len(summary.classes) - MAX_CLASSES_NAMED
     rows = [
         ("images", summary.images_used),

@@ -66,8 +66,7 @@ async function keep() {
 async function open() {
   able();
   const [facts, export_, parity] = await Promise.all([json("model.json"), json("export.json"), json("parity.json")]);
-  const { agreement, images } = parity.forms.at(-1); // the page's own, if it was tried in a browser
-  const exported = { precision: export_.precision, agrees: parity.passed, faults: parity.faults, same_answers: agreement, compared_images: images, closed: facts.closed };
+  const exported = { precision: export_.precision, agrees: parity.passed, faults: parity.faults, closed: facts.closed };
   return { ...facts, answers: export_.answers, temperature: export_.temperature, threshold: export_.threshold, exported };
 }
 
@@ -130,7 +129,10 @@ const CALLS = {
     });
     return { ...about, runtime: "in your browser" };
   },
-  "/api/examples": async () => ({ examples: (await opening).examples }),
+  "/api/examples": async () => {
+    const { examples, learned } = await opening;
+    return { examples, learned };
+  },
   "/api/predict": named,
   "/api/features": named,
   "/api/tokens": async ({ image }) => (await model(), ordered("tokens", { id: image })),
@@ -146,7 +148,7 @@ const CALLS = {
     const found = await ordered("broken", { id: image, hide, order });
     const [before, after] = [found.before, found.after].map((each) => ({ ...told("", each, about), rollout: each.rollout }));
     const likeness = before.features ? cosine(before.features, after.features) : null;
-    const hidden = hide.length ? [`${hide.length} patch${hide.length > 1 ? "es" : ""} hidden`] : [];
+    const hidden = hide.length ? [`${hide.length} square${hide.length > 1 ? "s" : ""} covered`] : [];
     return { broken: [...(order ? ["patches shuffled"] : []), ...hidden], order, before, after, likeness };
   },
 };
