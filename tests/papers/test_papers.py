@@ -1,6 +1,7 @@
 """Experiments: cells by content, results that survive, verdicts from files alone, and one clear line for bad input."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,15 +9,18 @@ from commands import run_all
 from papers.small_experiment import EXPERIMENT, STEPS, TINY, gain
 
 from vitreous import papers
+from vitreous.cli import paper
 from vitreous.errors import ConfigError, DataError
 from vitreous.papers import results as files
-from vitreous.papers.claims import find, states
+from vitreous.papers.claims import HOW_TO_READ, States, find, states
 from vitreous.papers.experiment import ArmTable, Cell, rank_correlation
 from vitreous.papers.experiments.speed import EXPERIMENT as SPEED
 from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import DIVERGED, DONE, Results, new_record, read
 from vitreous.papers.runner import _fits
 from vitreous.papers.sets import Sets, named_sets, plain_name
+from vitreous.papers.setting import setting
+from vitreous.papers.verdict import Effect
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works.train import train
 
@@ -108,6 +112,15 @@ def test_a_reader_of_a_diverged_model_is_recorded_and_trains_nothing_again(tmp_p
     assert any("1 cell would read a model that diverged" in note for note in outcome.notes)
 
 
+def test_a_run_in_a_log_is_not_silent(ran, tmp_path, monkeypatch, capsys):
+    """Without a terminal each tenth of the cells is told, with the time left; of four cells each but the last."""
+    monkeypatch.setattr(papers, "find_all", lambda names, scale: [EXPERIMENT])
+    paper._run(["small"], "laptop", str(tmp_path), {"jobs": 0})
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("small: cells ")]
+    assert [line.split(",")[0] for line in lines] == [f"small: cells {done}/4" for done in (1, 2, 3)]
+    assert all(line.endswith(" left") for line in lines)
+
+
 # Verdicts from files --------------------------------------------------------------------------------------------------
 
 
@@ -126,9 +139,66 @@ def test_a_verdict_flips_when_the_committed_numbers_flip(tmp_path):
     assert one.claims[0][1].verdict == "SUPPORTED"
     assert other.claims[0][1].verdict == "CONTRADICTED"
     text = str(one)
-    assert "C17  SUPPORTED: positions help" in text
+    assert "C17  SUPPORTED\n    tested: positions help\n    intervals of 97.5 %:\n" in text
     assert "+39.8 points" in text
-    assert "2.6 points" in text
+    assert "    published: 2.6 points" in text
+
+
+def test_a_claim_whose_condition_the_scale_cannot_meet_gets_no_verdict(tmp_path):
+    """The effect stays, and so do the verdicts of the others."""
+    first, second = EXPERIMENT.claims
+    untested = replace(first, untestable={"laptop": "all data are few"})
+    plain = with_accuracies(tmp_path, {"with": (0.5, 0.51, 0.495), "without": (0.9, 0.91, 0.89)})
+    outcome = replace(plain, experiment=replace(EXPERIMENT, claims=(untested, second)))
+    found, other = (judged for _, judged in outcome.claims)
+    assert found.in_words == "NOT TESTABLE: at laptop scale all data are few"
+    assert other.in_words == plain.claims[1][1].in_words
+    text = str(outcome)
+    assert "C17  NOT TESTABLE: at laptop scale all data are few\n    asked: positions help\n" in text
+    assert "with − without  −39.8 points" in text
+    assert outcome.to_json()["claims"][0]["verdict"] == "NOT TESTABLE"
+    without = replace(outcome, results=Results(committed=tmp_path / "none"))
+    assert without.claims[0][1].verdict == "NOT RUN"
+
+
+def test_of_several_effects_each_says_its_side(tmp_path):
+    def both(table):
+        yield from gain(table)
+        yield Effect("less", {seed: -value for seed, value in next(iter(gain(table))).values.items()}, "points")
+
+    two = replace(EXPERIMENT, claims=(replace(EXPERIMENT.claims[0], effects=both),))
+    plain = with_accuracies(tmp_path, {"with": (0.9, 0.91, 0.89), "without": (0.5, 0.51, 0.495)})
+    text = str(replace(plain, experiment=two))
+    assert "C17  CONTRADICTED: 1 of 2 effects against, 1 for\n" in text
+    assert "    intervals of 95.0 %, 97.5 % against:\n" in text
+    assert [line.split()[-1] for line in text.splitlines() if " points " in line] == ["for", "against"]
+
+
+def test_seeds_that_agree_exactly_have_no_interval(tmp_path):
+    outcome = with_accuracies(tmp_path, {"with": (0.75, 0.5, 0.625), "without": (0.5, 0.25, 0.375)})
+    assert "with − without  +25.0 points  (all 3 alike)" in str(outcome)
+
+
+def test_a_scale_says_what_it_is(ran):
+    """From its cells: networks, pixels, images, steps, seeds."""
+    outcome, _ = ran
+    line = str(outcome).splitlines()[1]
+    counts = outcome.table.values("without", "parameters")[0], outcome.table.values("with", "parameters")[0]
+    said = f"ViT ({counts[0]:,} to {counts[1]:,} parameters, 1 blocks of 2 heads); 28 pixels"
+    assert line == f"laptop scale: {said}; 200 images of fashion, 3 steps of 32; 2 seeds"
+    (released,) = papers.verify("skips", scale="released")
+    said = "deit-tiny and vit-tiny (5,717,416 parameters, 12 blocks of 3 heads); 224 pixels"
+    assert released.setting == f"{said}; 5 groups of 64 images of imagenette"
+
+
+@pytest.mark.parametrize("scale", ["laptop", "gpu", "full", "released"])
+def test_every_scale_of_every_experiment_says_what_it_is(scale):
+    nothing = Results(committed=None)
+    for experiment in (one for one in papers.EXPERIMENTS.values() if scale in one.scales):
+        said = setting(scale, experiment.placed(scale), nothing)
+        assert said.startswith(("ViT", "hybrid", "ResNet", "deit-tiny")), experiment.name
+        assert re.search(r"; \d+ (seeds|groups of 64 images of imagenette)$", said), experiment.name
+        assert experiment.name == "speed" or scale == "released" or re.search(r"steps|epochs", said), experiment.name
 
 
 def test_verifying_derives_the_same_from_the_file_alone(ran):
@@ -241,7 +311,39 @@ def test_every_row_of_the_ledger_has_a_state():
     found = {state.row.name: state for state in states()}
     assert len(found) == len(papers.claims.ledger())
     assert found["M01"].parts == ("tested",)
-    assert "INCONCLUSIVE: the interval holds both answers" in str(states()).splitlines()[-1]
+
+
+def test_the_legend_of_the_list_is_no_verdict_on_a_row():
+    legend = str(states(names=["C18"])).splitlines()[-len(HOW_TO_READ) :]
+    assert legend == list(HOW_TO_READ)
+    assert not re.search(r"\b[A-Z]\d\d", " ".join(legend))
+
+
+def test_a_verdict_is_listed_with_the_sentence_that_was_tested_and_what_was_not():
+    (state,) = states(names=["C09"])
+    (asked,) = state.asked
+    assert asked.name == "C09b"
+    assert asked.untested.startswith("C09a, pre-training")
+    text = " ".join(str(States([state])).split())
+    assert "at equal compute of fine-tuning, a ViT reaches more than a ResNet. Not tested: C09a, pre-training" in text
+    outcome, *_ = papers.verify("C09", scale="laptop")
+    assert "    not tested: C09a, pre-training" in str(outcome)
+
+
+@pytest.mark.parametrize("name", ["C01", "C03b", "C36a", "C36b"])
+def test_claims_of_much_data_or_of_halves_get_no_verdict_on_a_laptop(name):
+    """In the list, in verify, on the page and in the answers."""
+    found = {claim.name: judged for one in papers.verify(name, scale="laptop") for claim, judged in one.claims}[name]
+    assert found.in_words.startswith("NOT TESTABLE: at laptop scale ")
+    assert found.effects
+    (state,) = states(names=[name[:3]])
+    assert f"{name} {found.in_words} (" in state.to_json()["state"][0]
+
+
+def test_claims_of_much_data_get_no_verdict_on_a_gpu_either():
+    data = papers.EXPERIMENTS["data"]
+    assert {claim.name for claim in data.claims if "gpu" in claim.untestable} == {"C01", "C03b"}
+    assert not any("full" in claim.untestable for one in papers.EXPERIMENTS.values() for claim in one.claims)
 
 
 def test_states_are_listed_of_all_names_that_are_given():

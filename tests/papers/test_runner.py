@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vitreous import papers
+from vitreous.cli.paper import tenths
 from vitreous.errors import DataError, VitreousError
 from vitreous.papers import processes, runner
 from vitreous.papers.experiment import Cell, Experiment, GridCell
@@ -77,6 +78,23 @@ def test_a_run_in_which_nothing_works_ends(works, tmp_path):
     experiments = [experiment(str(k), *(numbered(-100 * k - n) for n in range(1, 9))) for k in range(2)]
     with pytest.raises(VitreousError, match="the first 12 cells all failed, such as: no -"):
         papers.run_all(experiments, out=tmp_path, jobs=0)
+
+
+def test_a_run_in_a_log_tells_each_tenth_with_the_time_left(monkeypatch):
+    told, now = [], [0.0]
+    monkeypatch.setattr("vitreous.cli.paper.time", SimpleNamespace(monotonic=lambda: now[0]))
+    step = tenths("positions: cells", told.append)
+    for done in range(1, 21):
+        now[0] += 60
+        step(done, 20)
+    assert told[0] == "positions: cells 2/20, about 18 min left"
+    assert told[-1] == "positions: cells 18/20, about 2 min left"
+    assert len(told) == 9  # not the last, which the table follows
+    few = []
+    step = tenths("small: cells", few.append)
+    for done in range(1, 5):
+        step(done, 4)
+    assert [line.split(",")[0] for line in few] == ["small: cells 1/4", "small: cells 2/4", "small: cells 3/4"]
 
 
 def test_a_refused_run_leaves_no_thread(tmp_path):

@@ -187,7 +187,7 @@ def test_verdicts_at_gpu_scale_come_from_the_study():
 
 def test_what_the_study_did_not_measure_is_not_run():
     assert effects(outcome(transfer.LAYERS), "T08b").verdict == "NOT RUN"
-    assert effects(outcome(transfer.COST), "C09").verdict == "NOT RUN"
+    assert effects(outcome(transfer.COST), "C09b").verdict == "NOT RUN"
     assert effects(outcome(transfer.TASKS), "T16").verdict == "NOT RUN"
     assert "vitreous paper run transfer-cost --scale gpu" in " ".join(outcome(transfer.COST).notes)
 
@@ -286,7 +286,7 @@ PLANTED = [
     (transfer.TASKS, "T16", better("transferred")),
     (transfer.RESOLUTION, "T12a", better("2-D")),
     (transfer.RESOLUTION, "T12b", better("2-D")),
-    (transfer.COST, "C09", by_cost),
+    (transfer.COST, "C09b", by_cost),
 ]
 
 

@@ -6,11 +6,16 @@ import pytest
 from vitreous.papers.verdict import (
     INCONCLUSIVE,
     NOT_RUN,
+    NOT_TESTABLE,
+    ONE_APART,
+    OPEN,
     POSITIVE,
+    UNBOUNDED,
     Effect,
     alike,
     judge,
     not_worse,
+    share_less,
     smallest_effect,
     unlike,
 )
@@ -70,6 +75,71 @@ def test_a_claim_needs_every_effect_and_one_against_it_is_enough():
     assert verdict(POSITIVE, sure, sure) == "SUPPORTED"
     assert verdict(POSITIVE, sure, unsure) == INCONCLUSIVE
     assert verdict(POSITIVE, sure, against) == "CONTRADICTED"
+
+
+SURE, UNSURE, AGAINST = effect(1.0, 1.1, 0.9), effect(1.0, -1.1, 0.9), effect(-1.0, -1.01, -0.99)
+
+
+@pytest.mark.parametrize(
+    ("effects", "words"),
+    [
+        ([SURE], "SUPPORTED"),
+        ([SURE, SURE], "SUPPORTED: both effects for"),
+        ([SURE] * 4, "SUPPORTED: all 4 effects for"),
+        ([SURE, AGAINST, SURE, SURE], "CONTRADICTED: 1 of 4 effects against, 3 for"),
+        ([UNSURE, AGAINST], "CONTRADICTED: 1 of 2 effects against, 1 open"),
+        ([SURE, UNSURE, UNSURE], "INCONCLUSIVE: 2 of 3 effects open, 1 for"),
+        ([], "NOT RUN"),
+    ],
+)
+def test_a_verdict_on_several_effects_counts_them(effects, words):
+    assert judge([(POSITIVE, effects)])[0].in_words == words
+
+
+def test_the_deciding_effect_is_the_one_against_else_the_least_sure():
+    surer = effect(1.0, 1.001, 0.999)
+    for others, wanted in (([SURE, AGAINST], AGAINST), ([SURE, UNSURE], UNSURE), ([SURE, surer], SURE)):
+        assert judge([(POSITIVE, [surer, *others])])[0].deciding.effect == wanted
+
+
+def test_a_claim_that_waits_for_a_surer_one_says_so():
+    first, second = effect(1.0, 1.31, 0.7), effect(1.0, 1.36, 0.64)
+    found = judge([(POSITIVE, [second]), (POSITIVE, [first])])
+    words = [each.in_words for each in found]
+    assert words == ["INCONCLUSIVE: a surer claim of its family is open", "INCONCLUSIVE"]
+
+
+def test_a_claim_that_cannot_be_tested_keeps_its_effects_and_decides_nothing():
+    found = judge([(POSITIVE, [AGAINST])])[0].untestable("at laptop scale all data are few")
+    assert found.in_words == "NOT TESTABLE: at laptop scale all data are few"
+    assert found.verdict == NOT_TESTABLE
+    assert not found.is_decided
+    assert found.effects == (AGAINST,)
+
+
+def test_an_interval_leaves_out_the_critical_value_where_its_effect_is_decided():
+    """Also among several effects, where one against them is judged at a stricter level."""
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        effects = [effect(*rng.normal(rng.normal(), 0.4, 4)) for _ in range(3)]
+        for one in judge([(POSITIVE, effects), (POSITIVE, effects[:1])])[0].weighed:
+            low, high = one.interval
+            assert (low <= 0 <= high) == (one.side == OPEN)
+
+
+def test_an_interval_ends_where_its_numbers_do_and_the_verdict_does_not_change():
+    """A mean outside the bounds is impossible, so cutting it off loses no coverage."""
+    values = {0: 0.9, 1: 0.1, 2: -0.2}
+    free, share, less = (Effect("a − b", values, "", bounds) for bounds in (UNBOUNDED, ONE_APART, share_less(0.3)))
+    low, high = free.interval(0.95)
+    assert low < -1
+    assert high > 1
+    assert share.interval(0.95) == ONE_APART
+    assert less.interval(0.95) == (-0.3, 0.7)
+    found = [judge([(POSITIVE, [one])])[0] for one in (free, share, less)]
+    assert len({(each.verdict, each.p) for each in found}) == 1
+    narrow = Effect("a − b", {0: 0.1, 1: 0.11, 2: 0.12}, "points", ONE_APART)
+    assert narrow.interval(0.95) == Effect("a − b", narrow.values).interval(0.95)
 
 
 def test_a_verdict_flips_when_the_data_flip():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, cast
 
 import typer
@@ -109,8 +112,32 @@ def _run(
 
     experiments = papers.find_all(names, scale)
     title = experiments[0].name if len(experiments) == 1 else f"{len(experiments)} experiments"
-    with progress(f"{title}: cells") as step:
+    with _steps(f"{title}: cells", tell) as step:
         return papers.run_all(experiments, scale=scale, out=out or papers.OUT, tell=tell, step=step, **how)
+
+
+@contextmanager
+def _steps(doing: str, tell: Callable[[str], None]) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; elsewhere a line for each tenth of the cells."""
+    if sys.stderr.isatty():
+        with progress(doing) as step:
+            yield step
+    else:
+        yield tenths(doing, tell)
+
+
+def tenths(doing: str, tell: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Tells each tenth of the work with the time left, as if the rest took as long as what is done."""
+    from vitreous.words import duration
+
+    began = time.monotonic()
+
+    def step(done: int, total: int) -> None:
+        if done < total and 10 * done // total > 10 * (done - 1) // total:
+            left = (time.monotonic() - began) * (total - done) / done
+            tell(f"{doing} {done:,}/{total:,}, about {duration(left)} left")
+
+    return step
 
 
 def _show_all(outcomes: list[Any], *, json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The papers' claims as experiments that anyone can run again; the rule for each verdict was fixed beforehand.
+"""The papers' claims as experiments that anyone can run again; a written rule gives each verdict.
 
 vitreous.papers.names()
 vitreous.papers.run("positions")                 # the missing cells, then the verdict

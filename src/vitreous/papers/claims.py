@@ -23,8 +23,9 @@ ANSWERS_FILE = Path(__file__).parent / "answers.toml"
 TESTED, WRITTEN, NOT_YET = "tested", "written", "not yet"
 HOW_TO_READ = (
     "tested: a test of ours shows it. written: answered in words, in docs/evidence/questions.md.",
-    "C18 SUPPORTED (positions, laptop): the experiment positions, at the size of a laptop, supports C18.",
-    "INCONCLUSIVE: the interval holds both answers. To run one: vitreous paper run positions",
+    "A verdict names its experiment and its scale; under it stands the sentence that was tested.",
+    "CONTRADICTED: one effect against the sentence is enough. INCONCLUSIVE: an interval holds both answers.",
+    "NOT TESTABLE: the scale cannot meet the claim's condition. Numbers: vitreous paper verify NAME",
 )
 
 
@@ -52,15 +53,35 @@ def answers() -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A sentence that experiments test for a row, with the verdicts so far."""
+
+    name: str  # of the claim: C03a
+    words: str
+    untested: str  # what the row says beside it
+    verdicts: tuple[str, ...]  # each with its experiment and scale
+
+    def lines(self) -> list[str]:
+        rest = f". Not tested: {self.untested}" if self.untested else ""
+        return [*(f"{self.name} {verdict}" for verdict in self.verdicts), f"  {self.words}{rest}"]
+
+
+@dataclass(frozen=True)
 class RowState:
     """Where a row of the ledger stands."""
 
     row: LedgerRow
     parts: tuple[str, ...]  # by tag: tested, a verdict with its experiment and scale, written, or not yet
+    asked: tuple[Asked, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        statement, tags = self.row.statement, list(self.row.tags)
-        return {"row": self.row.name, "statement": statement, "tags": tags, "state": list(self.parts)}
+        said = {"row": self.row.name, "statement": self.row.statement, "tags": list(self.row.tags)}
+        return said | {"state": list(self.parts), "asked": [vars(one) for one in self.asked]}
+
+    def lines(self) -> list[str]:
+        """What is shown of it: tested or written, then each sentence under its verdicts."""
+        plain = [part for part in self.parts if part in (TESTED, WRITTEN, NOT_YET)]
+        return ["; ".join(plain)] * bool(plain) + [line for one in self.asked for line in one.lines()]
 
 
 class States(list[RowState]):
@@ -78,7 +99,9 @@ class States(list[RowState]):
         for state in self:
             text = f"{state.row.name:<5}{state.row.statement}"
             lines += textwrap.wrap(text, columns, subsequent_indent=" " * 5)
-            lines += textwrap.wrap("; ".join(state.parts), columns, initial_indent=" " * 7, subsequent_indent=" " * 7)
+            for line in state.lines():
+                space = " " * (7 + len(line) - len(line.lstrip()))
+                lines += textwrap.wrap(line.lstrip(), columns, initial_indent=space, subsequent_indent=space)
         open_rows = sum(NOT_YET in state.parts for state in self)
         have = "has" if open_rows == 1 else "have"
         count = f"{counted(len(self), 'row')}; {open_rows} {have} a part that is not yet shown"
@@ -130,10 +153,9 @@ def verify(name: str, *, scale: ScaleName | None = None, results: Results | None
 
 def states(results: Results | None = None, names: Sequence[str] = ()) -> States:
     """Every row of the ledger with its state.  names: only the rows of these experiments, families and rows."""
-    verdicts = _verdicts(results or Results())
+    asked = _asked(results or Results())
     wanted = dict.fromkeys(row for name in names for row in _rows_of(name)) if names else ledger()
-    rows = [ledger()[row] for row in wanted]
-    return States(RowState(row, tuple(_state(row, tag, verdicts) for tag in row.tags)) for row in rows)
+    return States(_state(ledger()[row], asked.get(row, ())) for row in wanted)
 
 
 def _rows_of(name: str) -> list[str]:
@@ -144,20 +166,21 @@ def _rows_of(name: str) -> list[str]:
     return [row for row in rows if row in ledger()]
 
 
-def _state(row: LedgerRow, tag: str, verdicts: Mapping[str, list[str]]) -> str:
-    if tag == "U":
-        return TESTED
-    if tag == "D":
-        return WRITTEN if row.name in answers() else NOT_YET
-    return ", ".join(verdicts.get(row.name, [])) or NOT_YET
+def _state(row: LedgerRow, asked: Sequence[Asked]) -> RowState:
+    verdicts = ", ".join(f"{one.name} {verdict}" for one in asked for verdict in one.verdicts)
+    parts = {"U": TESTED, "D": WRITTEN if row.name in answers() else NOT_YET, "G": verdicts or NOT_YET}
+    return RowState(row, tuple(parts[tag] for tag in row.tags), tuple(asked))
 
 
-def _verdicts(results: Results) -> dict[str, list[str]]:
-    """By row: `C17 SUPPORTED (positions, laptop)` for each claim that has run."""
-    found: dict[str, list[str]] = {}
+def _asked(results: Results) -> dict[str, list[Asked]]:
+    """By row, each sentence that has run: `SUPPORTED (positions, laptop)`."""
+    found: dict[str, dict[tuple[str, str], Asked]] = {}
     for experiment in EXPERIMENTS.values():
         for scale in (each for each in SCALES if each in experiment.scales):
             for claim, judged in PaperOutcome(experiment, scale, experiment.placed(scale), results).claims:
                 for row in claim.rows if judged.verdict != NOT_RUN else ():
-                    found.setdefault(row, []).append(f"{claim.name} {judged.verdict} ({experiment.name}, {scale})")
-    return found
+                    verdict = f"{judged.in_words} ({experiment.name}, {scale})"
+                    of_row, key = found.setdefault(row, {}), (claim.name, claim.words)
+                    before = of_row[key].verdicts if key in of_row else ()
+                    of_row[key] = Asked(*key, claim.untested, (*before, verdict))
+    return {row: list(each.values()) for row, each in found.items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from vitreous.errors import ConfigError
 from vitreous.files import digest
-from vitreous.papers.verdict import Effect, VerdictRule
+from vitreous.papers.verdict import ONE_APART, UNBOUNDED, Bounds, Effect, VerdictRule
 
 ScaleName = Literal["laptop", "gpu", "full", "released"]
 SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full", "released")
@@ -78,23 +78,38 @@ class ArmTable:
         rows = self.rows.get(arm, {})
         return {seed: row[reading] for seed, row in sorted(rows.items()) if row.get(reading) is not None}
 
-    def one(self, arm: str, reading: str, name: str, unit: str = "") -> Effect:
+    def one(self, arm: str, reading: str, name: str, unit: str = "", bounds: Bounds = UNBOUNDED) -> Effect:
         """The reading itself as an effect."""
-        return Effect(name, self.values(arm, reading), unit)
+        return Effect(name, self.values(arm, reading), unit, bounds)
 
-    def difference(self, arm: str, other: str, reading: str, unit: str = POINTS, name: str | None = None) -> Effect:
-        """arm − other, seed by seed."""
+    def difference(
+        self,
+        arm: str,
+        other: str,
+        reading: str,
+        unit: str = POINTS,
+        name: str | None = None,
+        bounds: Bounds | None = None,
+    ) -> Effect:
+        """arm − other, seed by seed.  bounds: those of two shares, if the unit is points."""
         mine, theirs = self.values(arm, reading), self.values(other, reading)
         values = {seed: float(mine[seed]) - float(theirs[seed]) for seed in mine if seed in theirs}
-        return Effect(name or f"{arm} − {other}", values, unit)
+        usual = ONE_APART if unit == POINTS else UNBOUNDED
+        return Effect(name or f"{arm} − {other}", values, unit, bounds or usual)
 
     def combined(
-        self, name: str, arms: Sequence[str], reading: str, of: Callable[..., float], unit: str = ""
+        self,
+        name: str,
+        arms: Sequence[str],
+        reading: str,
+        of: Callable[..., float],
+        unit: str = "",
+        bounds: Bounds = UNBOUNDED,
     ) -> Effect:
         """of(reading of each arm), for each seed that has them all."""
         columns = [self.values(arm, reading) for arm in arms]
         seeds = [seed for seed in columns[0] if all(seed in column for column in columns)] if columns else []
-        return Effect(name, {seed: float(of(*(column[seed] for column in columns))) for seed in seeds}, unit)
+        return Effect(name, {seed: float(of(*(column[seed] for column in columns))) for seed in seeds}, unit, bounds)
 
     def slope(
         self, name: str, arms: Mapping[str, float], reading: str, unit: str = "", *, is_falling: bool = False
@@ -120,7 +135,10 @@ def _ranks(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class Claim:
-    """What one row of the ledger says, and the effects that decide it."""
+    """What one row of the ledger says, and the effects that decide it.
+
+    A claim with a condition that a scale cannot meet gets no verdict there (`untestable`).
+    """
 
     row: str  # of claims.toml
     words: str
@@ -128,7 +146,9 @@ class Claim:
     effects: Callable[[ArmTable], Iterable[Effect]]
     published: str = ""  # the paper's numbers
     part: str = ""  # of a row with several claims: a, b
-    scales: tuple[ScaleName, ...] = SCALES  # at which it can be asked
+    scales: tuple[ScaleName, ...] = SCALES  # at which it is asked
+    untestable: Mapping[ScaleName, str] = field(default_factory=dict)  # why a scale can show the effect, but not judge
+    untested: str = ""  # what the row says beside this
     note: str = ""  # what our scale changes
     also: tuple[str, ...] = ()  # rows that ask the same thing, and that this verdict answers
 

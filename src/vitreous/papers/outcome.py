@@ -16,7 +16,8 @@ from vitreous.papers.experiment import POINTS, RELEASED, ArmTable, Claim, Experi
 from vitreous.papers.experiments import EXPERIMENTS
 from vitreous.papers.results import DIVERGED, Record, Results, stale
 from vitreous.papers.sets import is_other_copy, named_sets, plain_name
-from vitreous.papers.verdict import Effect, Judgement, judge
+from vitreous.papers.setting import setting
+from vitreous.papers.verdict import NOT_RUN, Effect, Judgement, Weighed, judge
 from vitreous.words import aligned, counted, duration
 
 NO_SPREAD = "–"
@@ -39,11 +40,19 @@ class PaperOutcome:
 
     @cached_property
     def claims(self) -> list[tuple[Claim, Judgement]]:
-        """The claims, judged together with all claims of the family at this scale."""
+        """The claims, judged together with all claims of the family at this scale.
+
+        One that cannot be tested here counts among those of the family, and gets no verdict.
+        """
         asked = [(claim, _effects(claim, self.table), self._seeds) for claim in self.experiment.claims_at(self.scale)]
         others = [one for other in self.relatives for one in _asked(other, self.scale, self.results)]
         judged = judge([(c.rule, e) for c, e, _ in asked + others], [least for _, _, least in asked + others])
-        return [(claim, found) for (claim, _, _), found in zip(asked, judged, strict=False)]
+        return [(claim, _judged(claim, self.scale, found)) for (claim, _, _), found in zip(asked, judged, strict=False)]
+
+    @property
+    def setting(self) -> str:
+        """What this scale is here: networks, images, steps, seeds."""
+        return setting(self.scale, self.placed, self.results)
 
     @property
     def relatives(self) -> list[Experiment]:
@@ -82,6 +91,7 @@ class PaperOutcome:
         return {
             "experiment": self.experiment.name,
             "scale": self.scale,
+            "setting": self.setting,
             "cells": {"finished": len(self.records), "of": self.cells, "seconds": round(self.seconds, 1)},
             "table": {arm: {seed: dict(row) for seed, row in rows.items()} for arm, rows in self.table.rows.items()},
             "claims": [_claim_json(claim, found) for claim, found in self.claims],
@@ -90,12 +100,13 @@ class PaperOutcome:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.experiment.title} ({self.experiment.family}, {self.scale} scale)", ""]
+        lines = [f"{self.experiment.title} ({self.experiment.family})", f"{self.scale} scale: {self.setting}", ""]
         lines += [*readings_lines(self), ""]
         for claim, found in self.claims:
-            level = f" (intervals of {100 * found.level:.1f} %)" if found.effects else ""
-            lines += [f"{claim.name}  {found.verdict}: {claim.words}{level}", *effect_lines(claim, found)]
-            lines += [f"    {claim.note}"] if claim.note else []
+            asked = "tested" if found.is_judged else "asked"
+            lines += [f"{claim.name}  {found.in_words}", f"    {asked}: {claim.words}", *effect_lines(found)]
+            about = {"published": claim.published, "not tested": claim.untested, "note": claim.note}
+            lines += [f"    {what}: {text}" for what, text in about.items() if text]
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"failed: {where}: {why}" for where, why in self.failures.items()]
         return "\n".join(lines)
@@ -122,6 +133,12 @@ def _effects(claim: Claim, table: ArmTable) -> list[Effect]:
     return effects if all(effect.numbers for effect in effects) else []
 
 
+def _judged(claim: Claim, scale: ScaleName, found: Judgement) -> Judgement:
+    """Without a verdict where the scale cannot meet the claim's condition."""
+    why = claim.untestable.get(scale, "")
+    return found.untestable(f"at {scale} scale {why}") if why and found.verdict != NOT_RUN else found
+
+
 def _notes(outcome: PaperOutcome) -> Iterable[str]:
     experiment, records = outcome.experiment, outcome.records
     if outcome.scale == RELEASED:
@@ -135,6 +152,9 @@ def _notes(outcome: PaperOutcome) -> Iterable[str]:
         yield f"{counted(scored, 'training')} diverged; each is scored at chance"
     if without := len(diverged) - scored:
         yield f"{counted(without, 'cell')} would read a model that diverged; its seed stays open"
+    older = Counter(record.origin for record in records if record.origin)
+    for origin, count in older.items():
+        yield f"{counted(count, 'cell')} of an older measurement, known when the claims were written here: {origin}"
     this = _version()
     others = Counter(record.vitreous for record in records if record.vitreous not in (this, "not installed"))
     for version, count in others.items():
@@ -178,10 +198,13 @@ def readings_lines(outcome: PaperOutcome) -> list[str]:
 
 
 def spread(name: str, values: Iterable[Any]) -> str:
-    """Mean and deviation of a reading: shares as percent, other numbers with three digits."""
-    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    """Mean and deviation of a reading: shares as percent, other numbers with three digits, a count as it is."""
+    known = [value for value in values if isinstance(value, int | float)]
+    numbers = [float(value) for value in known]
     if not numbers:
         return NO_SPREAD
+    if isinstance(known[0], int) and len(set(known)) == 1:
+        return f"{known[0]:,}"
     write = _percent if SHARES.search(name) else "{:.3g}".format
     deviation = f" ± {write(statistics.stdev(numbers))}" if len(numbers) > 1 else ""
     return write(statistics.mean(numbers)) + deviation
@@ -191,16 +214,36 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def effect_lines(claim: Claim, found: Judgement) -> list[str]:
+def effect_lines(found: Judgement) -> list[str]:
+    """A row for each effect; of several, which side each is on."""
     rows = []
-    for effect in found.effects:
-        interval, mean = effect.interval(found.level), statistics.mean(effect.numbers)
-        low, high = ("?", "?") if interval is None else (shown(end, effect.unit, is_signed=True) for end in interval)
-        unit = f" {effect.unit}" if effect.unit else ""
-        rows.append([f"    {effect.name}", shown(mean, effect.unit, is_signed=True) + unit, f"({low} to {high})"])
-    if claim.published:
-        rows.append(["    published", claim.published, ""])
-    return aligned(rows, "lll") if rows else []
+    for one in found.weighed:
+        side = one.side if found.is_judged and len(found.weighed) > 1 else ""
+        rows.append([f"    {one.effect.name}", mean_words(one.effect), f"({interval_words(one)})", side])
+    lines = aligned(rows, "llll") if rows else []
+    return [f"    intervals of {levels_words(found)}:", *lines] if lines else []
+
+
+def levels_words(found: Judgement) -> str:
+    """`98.3 %`; an effect on the other side of several has a stricter one."""
+    levels = {one.level: "" for one in found.weighed if one.is_claimed_side}
+    levels |= {one.level: "" if not levels else " against" for one in found.weighed if not one.is_claimed_side}
+    return ", ".join(f"{100 * level:.1f} %{side}" for level, side in levels.items())
+
+
+def mean_words(effect: Effect) -> str:
+    unit = f" {effect.unit}" if effect.unit else ""
+    return shown(statistics.mean(effect.numbers), effect.unit, is_signed=True) + unit
+
+
+def interval_words(one: Weighed) -> str:
+    """`+1.3 to +4.5`, at the level that decides."""
+    interval, count = one.interval, len(one.effect.numbers)
+    if interval is None:
+        return "? to ?"
+    if not one.effect.has_spread:
+        return f"all {count} alike"
+    return " to ".join(shown(end, one.effect.unit, is_signed=True) for end in interval)
 
 
 def _claim_json(claim: Claim, found: Judgement) -> dict[str, Any]:
@@ -210,18 +253,22 @@ def _claim_json(claim: Claim, found: Judgement) -> dict[str, Any]:
         "claim": claim.words,
         "rule": claim.rule.words.format(m=abs(claim.rule.margin)),
         "verdict": found.verdict,
+        "in_words": found.in_words,
+        "not_tested": claim.untested,
         "p": found.p,
         "level": found.level,
         "published": claim.published,
         "effects": [
             {
-                "name": effect.name,
-                "unit": effect.unit,
-                "mean": statistics.mean(effect.numbers),
-                "interval": effect.interval(found.level),
-                "by_seed": {str(seed): value for seed, value in effect.values.items() if math.isfinite(value)},
+                "name": one.effect.name,
+                "unit": one.effect.unit,
+                "mean": statistics.mean(one.effect.numbers),
+                "side": one.side,
+                "level": one.level,
+                "interval": one.interval,
+                "by_seed": {str(seed): value for seed, value in one.effect.values.items() if math.isfinite(value)},
             }
-            for effect in found.effects
+            for one in found.weighed
         ],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +14,22 @@ from vitreous.files import write_bytes
 from vitreous.papers.claims import LedgerRow, RowState, States, answers, ledger, states
 from vitreous.papers.experiment import POINTS, Claim, Experiment, ScaleName
 from vitreous.papers.experiments import EXPERIMENTS
-from vitreous.papers.outcome import PaperOutcome, command, cost_line, shown, spread
+from vitreous.papers.outcome import (
+    PaperOutcome,
+    command,
+    cost_line,
+    interval_words,
+    levels_words,
+    mean_words,
+    shown,
+    spread,
+)
 from vitreous.papers.results import Results
-from vitreous.papers.verdict import NOT_RUN, Effect, Judgement
+from vitreous.papers.verdict import INCONCLUSIVE, NOT_RUN, NOT_TESTABLE, Judgement, Weighed
 from vitreous.report.charts import IntervalRow, intervals
 from vitreous.report.marks import Chart
 from vitreous.report.page import Block, Code, Drawing, Drawings, Fold, Note, Page, Section, Table, Text, Tone, write
-from vitreous.words import counted
+from vitreous.words import counted, sentence
 
 FOLDER = "papers"
 PAGE, MARKDOWN, QUESTIONS = "papers.html", "papers.md", "questions.md"
@@ -38,6 +47,8 @@ P2_FINDINGS = {  # the nine details of P2, as rows of the ledger
 TONES: Mapping[str, Tone] = {"SUPPORTED": "good", "EQUIVALENT": "good", "NOT WORSE": "good"}
 TONES = {**TONES, "CONTRADICTED": "bad", "DIFFERENT": "bad", "WORSE": "bad"}
 REFERENCE = re.compile(r"\[\[([^\]]+)\]\]")
+FOUND = "found "  # before the rows that a reference sums up
+UNDECIDED = (INCONCLUSIVE, NOT_TESTABLE)
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,23 @@ class Answered:
     @property
     def where(self) -> str:
         return f"{self.outcome.experiment.name}, {self.outcome.scale}"
+
+    @property
+    def verdict(self) -> str:
+        """`SUPPORTED: both effects for (positions, laptop)`."""
+        return f"{self.judged.in_words} ({self.where})"
+
+    @property
+    def tested(self) -> str:
+        """The sentence, and what its row says beside it."""
+        return self.claim.words + (f" (not tested: {self.claim.untested})" if self.claim.untested else "")
+
+    @property
+    def decider(self) -> str:
+        """The effect that decides, with its interval; of several, how many there are."""
+        one, count = self.judged.deciding, len(self.judged.weighed)
+        among = f"1 of {count}: " if count > 1 else ""
+        return f"{among}{one.effect.name}: {mean_words(one.effect)} ({interval_words(one)})"
 
 
 def report(out: str | os.PathLike[str] | None = None, results: Results | None = None) -> Path:
@@ -99,13 +127,17 @@ def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
     claims = {id(one): one for each in found.values() for one in each}.values()  # a claim may answer several rows
     ran = [one for one in claims if one.judged.verdict != NOT_RUN]
     decided = sum(one.judged.is_decided for one in ran)
+    untestable = sum(one.judged.verdict == NOT_TESTABLE for one in ran)
     with_cells = [outcome for outcome in outcomes if outcome.records]
     return Page(
         title="The papers' claims",
         over="vitreous paper",
-        answer=f"{counted(len(ran), 'claim')} asked, {decided} decided",
-        lead="Each verdict comes from a rule that stood before the runs: Student's t over seeds, Holm over the claims "
-        "of a family of experiments. Verdicts hold at our scale, far below the papers' own.",
+        answer=f"{counted(len(ran), 'claim')} asked, {decided} decided"
+        + (f", {untestable} not testable at our scale" if untestable else ""),
+        lead="Each verdict follows a written rule: Student's t over seeds, Holm over the claims of a family of "
+        "experiments. Not every rule stood before every look: notes name a measure that a trial replaced, seeds that "
+        "chose their number, and older measurements; a review mended others after runs (NOTES.md, 2026-11-18). "
+        "Verdicts hold at our scale, far below the papers' own.",
         sections=[
             Section("All claims", [_claims_table(found), Fold("Every row of the ledger", [_ledger_table(rows)])]),
             Section("What P2 found, in nine panels", [_panels(found)]),
@@ -119,16 +151,9 @@ def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
 
 
 def _claims_table(found: Mapping[str, Sequence[Answered]]) -> Table:
-    """A row for each claim, with its verdicts at all scales."""
-    ran = _asked(found)
-    rows: dict[tuple[str, str], list[Answered]] = {}
-    for one in ran:
-        rows.setdefault((one.claim.name, one.claim.words), []).append(one)
-    body = [
-        [name, words, "; ".join(f"{one.judged.verdict} ({one.where})" for one in each), each[0].claim.published]
-        for (name, words), each in rows.items()
-    ]
-    return Table(["row", "claim", "verdict (experiment, scale)", "published"], body, "llll")
+    """A row for each claim at each scale."""
+    body = [[one.claim.name, one.tested, one.verdict, one.decider, one.claim.published] for one in _asked(found)]
+    return Table(["row", "claim", "verdict (experiment, scale)", "deciding effect", "published"], body, "lllll")
 
 
 def _ledger_table(rows: Sequence[RowState]) -> Table:
@@ -144,34 +169,35 @@ def _panels(found: Mapping[str, Sequence[Answered]]) -> Block:
 def _panel(title: str, rows: Sequence[str], found: Mapping[str, Sequence[Answered]]) -> Drawing:
     """The effects of a finding at every scale that has run; without any, an empty panel says so."""
     ran = [one for row in rows for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
-    verdicts = "; ".join(f"{one.claim.name} {one.judged.verdict} ({one.where})" for one in ran)
-    drawn = [row for one in ran for row in _interval_rows(one.judged.effects, one.judged.level, one.claim.name)]
+    verdicts = "; ".join(f"{one.claim.name} {one.verdict}" for one in ran)
+    drawn = [row for one in ran for row in _interval_rows(one.judged.weighed, one.claim.name)]
     if not drawn:
         return Drawing(Chart(title, (), 390, 20), f"{', '.join(rows)}: not run", title)
     chart = intervals(drawn, title=title, x_title="effect over its largest value")
     return Drawing(chart, verdicts, title)
 
 
-def _interval_rows(effects: Sequence[Effect], level: float, name: str = "") -> Iterator[IntervalRow]:
-    for effect in effects:
-        mean, interval = statistics.mean(effect.numbers), effect.interval(level)
+def _interval_rows(weighed: Iterable[Weighed], name: str = "") -> Iterator[IntervalRow]:
+    for one in weighed:
+        effect, interval = one.effect, one.interval
+        mean = statistics.mean(effect.numbers)
         ends = (None, None) if interval is None else interval
         size = max(abs(value) for value in (mean, *effect.numbers, *(end for end in ends if end is not None))) or 1.0
         size = size if name else 1.0
         low, high = (None if end is None else end / size for end in ends)
-        text = shown(mean, effect.unit, is_signed=True) + (f" {effect.unit}" if effect.unit else "")
         title = f"{name}: {effect.name}" if name else effect.name
-        yield IntervalRow(title, mean / size, low, high, text, [value / size for value in effect.numbers])
+        yield IntervalRow(title, mean / size, low, high, mean_words(effect), [value / size for value in effect.numbers])
 
 
 def _experiment(outcome: PaperOutcome) -> Section:
     experiment = outcome.experiment
-    blocks: list[Block] = [_arms_table(outcome)]
+    blocks: list[Block] = [Text(f"{outcome.setting}."), _arms_table(outcome)]
     for claim, judged in outcome.claims:
-        blocks.append(Note(f"{claim.name}: {judged.verdict}. {claim.words}", TONES.get(judged.verdict, "plain")))
+        blocks.append(Note(f"{claim.name} {judged.in_words}. {claim.words}", TONES.get(judged.verdict, "plain")))
         rule = claim.rule.words.format(m=_margin(claim, judged))
-        about = f"Rule: {rule}, at {100 * judged.level:.2f} %."
+        about = f"Rule: {rule}" + (f", at {levels_words(judged)}." if judged.weighed else ".")
         about += f" Published: {claim.published}." if claim.published else ""
+        about += f" Not tested: {claim.untested}." if claim.untested else ""
         about += f" {claim.note}" if claim.note else ""
         blocks.append(Text(about))
         if judged.effects:
@@ -194,7 +220,7 @@ def effects_chart(claim: Claim, judged: Judgement) -> Chart:
     """A claim's effects with their intervals, and the values that decide it."""
     margin, unit = claim.rule.margin, judged.effects[0].unit
     at = (-margin, margin) if claim.rule.is_two_sided else (margin,)
-    rows = list(_interval_rows(judged.effects, judged.level))
+    rows = list(_interval_rows(judged.weighed))
     return intervals(rows, title=claim.words, x_title=unit or "effect", at=at, is_share=unit == POINTS)
 
 
@@ -227,16 +253,20 @@ def _at(outcome: PaperOutcome) -> tuple[Experiment, ScaleName]:
 # For the docs --------------------------------------------------------------------------------------------------------
 
 
+CLAIM_COLUMNS = ("row", "claim", "verdict", "experiment, scale", "deciding effect", "published")
+
+
 def markdown(outcomes: Sequence[PaperOutcome], rows: States) -> str:
     """docs/evidence/papers.md."""
     found = answered(outcomes)
     lines = ["# The papers' claims, tested", ""]
     lines += ["`vitreous paper report` makes this page from the committed cells. Verdicts hold at our scale.", ""]
-    lines += ["| row | claim | verdict | experiment, scale | effect | published |", "|---|---|---|---|---|---|"]
+    lines += [_piped(CLAIM_COLUMNS), "|---" * len(CLAIM_COLUMNS) + "|"]
     lines += [_markdown_row(one) for one in _asked(found)]
     for outcome in (outcome for outcome in outcomes if outcome.records):
         lines += ["", f"## {outcome.experiment.title} ({outcome.experiment.family}, {outcome.scale} scale)", ""]
         head, body = _arm_rows(outcome)
+        lines += [f"{outcome.setting}.", ""]
         lines += [_piped(head), _piped(["---"] * len(head)), *(_piped(row) for row in body), ""]
         lines += [f"- {note}" for note in outcome.notes]
         lines += [f"- {cost_line(outcome)}; arms share: {outcome.experiment.matched or 'see the grid'}", ""]
@@ -247,12 +277,8 @@ def markdown(outcomes: Sequence[PaperOutcome], rows: States) -> str:
 
 
 def _markdown_row(one: Answered) -> str:
-    worst = min(one.judged.effects, key=lambda effect: one.claim.rule.distance(statistics.mean(effect.numbers)))
-    mean, interval = statistics.mean(worst.numbers), worst.interval(one.judged.level)
-    low, high = ("?", "?") if interval is None else (shown(end, worst.unit, is_signed=True) for end in interval)
-    unit = f" {worst.unit}" if worst.unit else ""
-    effect = f"{worst.name}: {shown(mean, worst.unit, is_signed=True)}{unit} ({low} to {high})"
-    return _piped([one.claim.name, one.claim.words, one.judged.verdict, one.where, effect, one.claim.published])
+    claim = one.claim
+    return _piped([claim.name, one.tested, one.judged.in_words, one.where, one.decider, claim.published])
 
 
 def _piped(cells: Iterable[object]) -> str:
@@ -273,12 +299,14 @@ def questions(outcomes: Sequence[PaperOutcome]) -> str:
 
 
 def filled(text: str, found: Mapping[str, Sequence[Answered]], outcomes: Sequence[PaperOutcome]) -> str:
-    """[[C18]] becomes the row's verdicts; [[positions laptop | none | accuracy]] a mean over seeds."""
+    """[[C18]] becomes its verdicts; [[found C18]] what they say; [[positions laptop | none | accuracy]] a mean."""
     return REFERENCE.sub(lambda match: _reference(match[1], found, outcomes), text)
 
 
 def _reference(text: str, found: Mapping[str, Sequence[Answered]], outcomes: Sequence[PaperOutcome]) -> str:
     parts = [part.strip() for part in text.split("|")]
+    if text.startswith(FOUND):
+        return _found(text.removeprefix(FOUND).split(), found)
     if len(parts) == 1:
         return _verdicts(parts[0], found)
     name, _, scale = parts[0].partition(" ")
@@ -289,12 +317,47 @@ def _reference(text: str, found: Mapping[str, Sequence[Answered]], outcomes: Seq
 
 
 def _verdicts(row: str, found: Mapping[str, Sequence[Answered]]) -> str:
+    ran = _ran(row, found)
+    return "; ".join(f"{one.claim.name} {one.verdict}" for one in ran) if ran else f"{row}: not run yet"
+
+
+def _ran(row: str, found: Mapping[str, Sequence[Answered]]) -> list[Answered]:
     if row not in ledger():
         raise ConfigError(f"an answer refers to the row {row!r}, which the ledger lacks; mend answers.toml")
-    ran = [one for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
-    if not ran:
-        return f"{row}: not run yet"
-    return "; ".join(f"{one.claim.name} {one.judged.verdict} ({one.where})" for one in ran)
+    return [one for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
+
+
+def _found(rows: Sequence[str], found: Mapping[str, Sequence[Answered]]) -> str:
+    """What the tests of some rows say: how many are decided, the sentences of these, and the names of the others."""
+    by_row = {row: _ran(row, found) for row in rows}
+    ran = list({id(one): one for each in by_row.values() for one in each}.values())
+    decided = [one for one in ran if one.judged.is_decided]
+    are = "is" if len(decided) == 1 else "are"
+    lines = [f"What we find: {len(decided)} of {counted(len(ran), 'test')} {are} decided"]
+    lines = lines if decided else ["We could not tell: no test is decided"] if ran else []
+    lines += _grouped(decided, lambda one: f"{one.judged.verdict.capitalize()}: {one.claim.words}", _about)
+    for verdict in UNDECIDED:
+        others = [one for one in ran if one.judged.verdict == verdict]
+        names = _grouped(others, lambda one: one.claim.name, lambda one: one.outcome.scale)
+        lines += [f"{verdict.capitalize()}: {', '.join(names)}"] if names else []
+    missing = [row for row, each in by_row.items() if not each]
+    lines += [f"{NOT_RUN.capitalize()}: {', '.join(missing)}"] if missing else []
+    return " ".join(map(sentence, lines))
+
+
+def _about(one: Answered) -> str:
+    """`C36b, skips at released scale: 1 of 4 effects against, 3 for`."""
+    is_mixed = len({each.side for each in one.judged.weighed}) > 1
+    where = f"{one.claim.name}, {one.outcome.experiment.name} at {one.outcome.scale} scale"
+    return where + (f": {one.judged.tally}" if is_mixed else "")
+
+
+def _grouped(some: Iterable[Answered], by: Callable[[Answered], str], about: Callable[[Answered], str]) -> list[str]:
+    """`C39a (laptop, released)`: each once, with what there is to say about it."""
+    groups: dict[str, list[str]] = {}
+    for one in some:
+        groups.setdefault(by(one), []).append(about(one))
+    return [f"{name} ({'; '.join(dict.fromkeys(each))})" for name, each in groups.items()]
 
 
 def rows_without_home() -> list[LedgerRow]:

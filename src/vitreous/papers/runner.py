@@ -256,7 +256,7 @@ def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str
             unit = found.effects[0].unit
             size = f"{100 * least:.1f} points" if unit else f"{least:.2g}"
             text = f"{counted(seeds, 'seed')} can detect an effect of {size} or more"
-            yield f"{claim.name}: committed verdict {found.verdict}; {text}"
+            yield f"{claim.name}: committed verdict {found.in_words}; {text}"
 
 
 def computed(

@@ -1,4 +1,4 @@
-"""Verdicts by rules fixed before the run: Student's t over seeds, Holm over the claims of a family.
+"""Verdicts by written rules: Student's t over seeds, Holm over the claims of a family.
 
 A claim may rest on several effects and then needs every one of them, so its least certain effect decides. One effect
 that points clearly the other way contradicts it; since there are several chances for that, the level is shared.
@@ -8,8 +8,10 @@ Seeds that agree exactly have no spread to test by; then only their number count
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +19,15 @@ from vitreous.evaluation.student import interval_of_mean, quantile, two_sided
 
 ALPHA = 0.05
 NO_SPREAD_BELOW = 1e-6  # of the mean: readings are rounded to six digits
-INCONCLUSIVE, NOT_RUN = "INCONCLUSIVE", "NOT RUN"
+INCONCLUSIVE, NOT_RUN, NOT_TESTABLE = "INCONCLUSIVE", "NOT RUN", "NOT TESTABLE"
+Side = Literal["for", "against", "open"]
+FOR: Side = "for"
+AGAINST: Side = "against"
+OPEN: Side = "open"
+Bounds = tuple[float, float]
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+ONE_APART: Bounds = (-1.0, 1.0)  # a difference of two shares or of two CKAs; a correlation
+TWO_APART: Bounds = (-2.0, 2.0)  # a difference of two such
 
 
 @dataclass(frozen=True)
@@ -61,13 +71,43 @@ class Effect:
     name: str
     values: Mapping[int, float]  # by seed
     unit: str = ""  # points: a share, shown times 100
+    bounds: Bounds = UNBOUNDED  # no value can lie outside
 
     @property
     def numbers(self) -> list[float]:
         return [value for value in self.values.values() if math.isfinite(value)]
 
+    @property
+    def has_spread(self) -> bool:
+        """False if the seeds agree exactly, or there is one alone."""
+        numbers = self.numbers
+        return max(numbers) - min(numbers) > NO_SPREAD_BELOW * max(map(abs, numbers))
+
     def interval(self, level: float) -> tuple[float, float] | None:
-        return interval_of_mean(self.numbers, level)
+        """Student's, cut off where no mean can lie: that loses no coverage."""
+        found = interval_of_mean(self.numbers, level)
+        low, high = self.bounds
+        return None if found is None else (max(found[0], low), min(found[1], high))
+
+
+def share_less(number: float) -> Bounds:
+    """The bounds of a share less a number, such as its chance."""
+    return -number, 1 - number
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """An effect and what it says of its claim."""
+
+    effect: Effect
+    side: Side
+    level: float  # of the interval that decides it: stricter on the other side, where several effects may contradict
+    is_claimed_side: bool
+    p: float
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return self.effect.interval(self.level)
 
 
 @dataclass(frozen=True)
@@ -77,7 +117,12 @@ class Judgement:
     verdict: str
     p: float  # the smallest level at which the claim would be decided
     alpha: float
-    effects: tuple[Effect, ...]
+    weighed: tuple[Weighed, ...]
+    why: str = ""  # no verdict can be expected
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        return tuple(one.effect for one in self.weighed)
 
     @property
     def level(self) -> float:
@@ -85,7 +130,44 @@ class Judgement:
 
     @property
     def is_decided(self) -> bool:
-        return self.verdict not in (INCONCLUSIVE, NOT_RUN)
+        return self.verdict not in (INCONCLUSIVE, NOT_RUN, NOT_TESTABLE)
+
+    @property
+    def is_judged(self) -> bool:
+        """True if it has run where it can be tested, whether or not that decides it."""
+        return self.verdict not in (NOT_RUN, NOT_TESTABLE)
+
+    @property
+    def in_words(self) -> str:
+        """The verdict, why there is none, or how many of several effects are for and against."""
+        about = [self.why, self.tally if self.is_judged and len(self.weighed) > 1 else ""]
+        about += ["a surer claim of its family is open"] if self.is_held_back else []
+        words = "; ".join(part for part in about if part)
+        return f"{self.verdict}: {words}" if words else self.verdict
+
+    @property
+    def is_held_back(self) -> bool:
+        """It would be decided, but Holm's rule stopped before it."""
+        return self.verdict == INCONCLUSIVE and self.p < self.alpha
+
+    @property
+    def tally(self) -> str:
+        """`1 of 4 effects against, 3 for`; what decides comes first."""
+        counts, count = Counter(one.side for one in self.weighed), len(self.weighed)
+        first, *others = sorted(counts, key=(AGAINST, OPEN, FOR).index)
+        if not others:
+            return f"{'both' if count == 2 else f'all {count}'} effects {first}"
+        rest = [f"{counts[side]} {side}" for side in others]
+        return ", ".join([f"{counts[first]} of {count} effects {first}", *rest])
+
+    @property
+    def deciding(self) -> Weighed:
+        """The effect that speaks most clearly against the claim; if none does, the one that is least sure."""
+        return min(self.weighed, key=lambda one: (one.is_claimed_side, -one.p if one.is_claimed_side else one.p))
+
+    def untestable(self, why: str) -> Judgement:
+        """The same effects without a verdict."""
+        return replace(self, verdict=NOT_TESTABLE, why=why)
 
 
 def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]], seeds: Sequence[int] = ()) -> list[Judgement]:
@@ -95,7 +177,8 @@ def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]], seeds: Sequenc
     A claim without effects has not run; it counts among the m.
     """
     planned = seeds or [2] * len(claims)
-    found = [_evidence(rule, effects, least) for (rule, effects), least in zip(claims, planned, strict=True)]
+    tested = [_tested_all(rule, effects, least) for (rule, effects), least in zip(claims, planned, strict=True)]
+    found = [_evidence(each) for each in tested]
     order = sorted(range(len(claims)), key=lambda i: min(found[i]))
     judged: dict[int, Judgement] = {}
     is_open = False
@@ -106,7 +189,8 @@ def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]], seeds: Sequenc
         is_open = is_open or min(holds, fails) >= alpha
         verdict = INCONCLUSIVE if is_open else rule.holds if holds <= fails else rule.fails
         verdict = verdict if any(len(effect.numbers) > 0 for effect in effects) else NOT_RUN
-        judged[i] = Judgement(verdict, min(holds, fails), alpha, tuple(effects))
+        weighed = [_weighed(one, *test, alpha, len(effects)) for one, test in zip(effects, tested[i], strict=True)]
+        judged[i] = Judgement(verdict, min(holds, fails), alpha, tuple(weighed))
     return [judged[i] for i in range(len(claims))]
 
 
@@ -115,14 +199,27 @@ def smallest_effect(spread: float, seeds: int, claims: int) -> float:
     return math.inf if seeds < 2 else quantile(1 - ALPHA / max(claims, 1), seeds - 1) * spread / math.sqrt(seeds)
 
 
-def _evidence(rule: VerdictRule, effects: Sequence[Effect], seeds: int) -> tuple[float, float]:
-    """The error levels at which the claim holds, and at which it fails."""
-    if not effects or any(len(effect.numbers) < seeds for effect in effects):
+def _tested_all(rule: VerdictRule, effects: Sequence[Effect], seeds: int) -> list[tuple[float, float]]:
+    """Each effect's distance and p. While one of them waits for a seed, none is certain."""
+    tested = [_tested(rule, effect) for effect in effects]
+    is_whole = all(len(effect.numbers) >= seeds for effect in effects)
+    return tested if is_whole else [(distance, 1.0) for distance, _ in tested]
+
+
+def _evidence(distances: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The error levels at which the claim holds, and at which it fails.  distances: each effect's, and its p."""
+    if not distances:
         return 1.0, 1.0
-    distances = [_tested(rule, effect) for effect in effects]
     holds = max(p if distance > 0 else 1.0 for distance, p in distances)
-    fails = min(len(effects) * p if distance < 0 else 1.0 for distance, p in distances)
+    fails = min(len(distances) * p if distance < 0 else 1.0 for distance, p in distances)
     return holds, min(fails, 1.0)
+
+
+def _weighed(effect: Effect, distance: float, p: float, alpha: float, effects: int) -> Weighed:
+    """effects: of the claim; each of them is a chance to contradict it."""
+    limit = alpha if distance > 0 else alpha / effects
+    side = OPEN if p >= limit else FOR if distance > 0 else AGAINST
+    return Weighed(effect, side, 1 - limit, distance > 0, p)
 
 
 def _tested(rule: VerdictRule, effect: Effect) -> tuple[float, float]:

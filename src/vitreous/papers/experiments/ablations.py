@@ -11,7 +11,7 @@ import numpy as np
 from vitreous.papers.experiment import PILOTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, trained, usual_rate
-from vitreous.papers.verdict import POSITIVE, alike
+from vitreous.papers.verdict import ONE_APART, POSITIVE, alike
 from vitreous.papers.works.channels import channels
 from vitreous.papers.works.gradients import gradients
 from vitreous.papers.works.look import looked
@@ -113,7 +113,7 @@ NORM_PLACE = Experiment(
             words="pre-norm is better than post-norm at two depths",
             rule=POSITIVE,
             effects=pre_better,
-            published="none: the note says much better, no figures given",
+            published="none: study notes say much better, without figures",
         ),
         Claim(
             row="C22",
@@ -192,9 +192,10 @@ def heads_better(table: ArmTable) -> Iterable[Effect]:
 def scale_better(table: ArmTable) -> Iterable[Effect]:
     with_scale, without = (table.values(arm, "entropy") for arm in (BASE, "without 1/√d"))
     early = {s: float(np.mean(with_scale[s]) - np.mean(without[s])) for s in with_scale if s in without}
+    name = "entropy of attention early in training, with − without, as a share of the largest"
     return [
         table.difference(BASE, "without 1/√d", "accuracy", name="accuracy, with − without"),
-        Effect("entropy of attention early in training, with − without, as a share of the largest", early),
+        Effect(name, early, bounds=ONE_APART),
     ]
 
 
@@ -212,7 +213,7 @@ SWITCHED = Experiment(
             words="GELU and ReLU are within half a point",
             rule=alike(0.005),
             effects=activations_alike,
-            published="none: the note names a change, not a gain",
+            published="none: study notes name a change, not a gain",
         ),
         Claim(
             row="C24",
@@ -242,7 +243,7 @@ SWITCHED = Experiment(
             words="a class token that starts at random ends within half a point of one that starts at zero",
             rule=alike(0.005),
             effects=token_starts_alike,
-            published="none: the notes disagree on which is used",
+            published="none: study notes disagree on which is used",
         ),
     ),
     grid=switches_grid,
@@ -293,7 +294,7 @@ def parted_by_a_cut(table: ArmTable) -> Iterable[Effect]:
     for arm, block in _cuts(table).items():
         cut = table.values(arm, "cka_across")
         values = {seed: full[seed][block] - cut[seed][block] for seed in full if seed in cut}
-        effects.append(Effect(f"CKA across block {block + 1}, with − without its skips", values))
+        effects.append(Effect(f"CKA across block {block + 1}, with − without its skips", values, bounds=ONE_APART))
     return effects
 
 
@@ -368,7 +369,7 @@ def place_kept(table: ArmTable) -> Iterable[Effect]:
         "tokens most like their own patch: whole − shuffled images": lambda a, b, c, d: (a + c - b - d) / 2,
         "the same: full − damped skips": lambda a, b, c, d: (a + b - c - d) / 2,
     }
-    return [table.combined(name, arms, "place_hit_all", of, "points") for name, of in named.items()]
+    return [table.combined(name, arms, "place_hit_all", of, "points", ONE_APART) for name, of in named.items()]
 
 
 NEIGHBOURS = Experiment(
@@ -381,7 +382,7 @@ NEIGHBOURS = Experiment(
             words="fewer tokens keep their place with shuffled patches, and with damped skips",
             rule=POSITIVE,
             effects=place_kept,
-            published="none: a guess of the deck's author",
+            published="none: a guess in study notes",
             note="damped: LayerScale begins at 4, so a skip weighs a quarter beside its branch",
         ),
     ),
@@ -407,7 +408,7 @@ def colour_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def colours_repeat(table: ArmTable) -> Iterable[Effect]:
-    return [table.one(RGB, "patch_colour_correlation", "correlation of two colours inside a patch")]
+    return [table.one(RGB, "patch_colour_correlation", "correlation of two colours inside a patch", "", ONE_APART)]
 
 
 def colours_help(table: ArmTable) -> Iterable[Effect]:
@@ -450,5 +451,4 @@ COLOUR = Experiment(
     matched="everything: only the pixels differ",
     scales=("gpu", "full"),
     seeds=SEEDS,
-    pilots=PILOTS,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 
@@ -23,7 +24,7 @@ from vitreous.papers.experiments.inside import (
     network,
     of_each,
 )
-from vitreous.papers.verdict import POSITIVE
+from vitreous.papers.verdict import ONE_APART, POSITIVE, share_less
 from vitreous.papers.works.look import LOCAL, WIDE
 
 MOST = 0.5  # of the heads
@@ -35,8 +36,9 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 def both_in_first_block(table: ArmTable) -> Iterable[Effect]:
     """The margins by which the widest and the nearest head of the first block pass their limits."""
-    yield from of_each(table, "distance_max", lambda far: far[0] - WIDE, f"widest head − {WIDE}")
-    yield from of_each(table, "distance_min", lambda far: LOCAL - far[0], f"{LOCAL} − nearest head")
+    above, below = (-WIDE, math.inf), (-math.inf, LOCAL)  # no distance lies below 0
+    yield from of_each(table, "distance_max", lambda far: far[0] - WIDE, f"widest head − {WIDE}", bounds=above)
+    yield from of_each(table, "distance_min", lambda far: LOCAL - far[0], f"{LOCAL} − nearest head", bounds=below)
 
 
 def rises_with_depth(table: ArmTable) -> Iterable[Effect]:
@@ -56,7 +58,11 @@ def low_mixed_high_wide(table: ArmTable) -> Iterable[Effect]:
         "spread of heads, low − high",
     )
     yield from of_each(
-        table, "distance_wide", lambda s: fmean(ends(s, 3)[1]) - MOST, f"share of wide heads in high blocks − {MOST}"
+        table,
+        "distance_wide",
+        lambda s: fmean(ends(s, 3)[1]) - MOST,
+        f"share of wide heads in high blocks − {MOST}",
+        bounds=share_less(MOST),
     )
 
 
@@ -72,7 +78,7 @@ def hybrid_looks_further(table: ArmTable) -> Iterable[Effect]:
 
 
 def kinds_of_heads(table: ArmTable) -> Iterable[Effect]:
-    return of_each(table, "heads_apart", float, "rank correlation")
+    return of_each(table, "heads_apart", float, "rank correlation", bounds=ONE_APART)
 
 
 EXPERIMENT = Experiment(
@@ -85,7 +91,7 @@ EXPERIMENT = Experiment(
             words="the first block has a head that looks over the whole image and one that stays near",
             rule=POSITIVE,
             effects=both_in_first_block,
-            published="some heads of the lowest layers span the image, others stay local (P1 figure 7; no digits)",
+            published="some of 16 heads of the lowest layers span the image, some stay local (P1 figure 7; no digits)",
             note="in units of even attention; the two margins are judged, since a share of seeds has no interval. "
             + RELEASED_NOTE,
         ),
@@ -117,7 +123,7 @@ EXPERIMENT = Experiment(
             words="heads that look differently far look at different things, so that it tells more to sort them",
             rule=POSITIVE,
             effects=kinds_of_heads,
-            note="the other two asides are unit tests: M18 and I06",
+            note="the row's other two questions are unit tests: M18 and I06",
         ),
     ),
     grid=grid,
@@ -145,7 +151,11 @@ LOCAL_HEADS = Experiment(
             words="the nearer heads of the first block look, the more they are like low layers of a ResNet",
             rule=POSITIVE,
             effects=lambda table: of_each(
-                table, "heads_trend_low", lambda trend: -trend, "−rank correlation of distance and CKA"
+                table,
+                "heads_trend_low",
+                lambda trend: -trend,
+                "−rank correlation of distance and CKA",
+                bounds=ONE_APART,
             ),
             published="CKA falls with the distance of the heads, from about 0.6 to 0.25 (P2 figure 5)",
             note="windows of a quarter of the heads; of 4 heads they are single ones",

@@ -29,7 +29,7 @@ from vitreous.papers.experiments.networks import (
     learned,
     shares_in,
 )
-from vitreous.papers.verdict import POSITIVE
+from vitreous.papers.verdict import ONE_APART, POSITIVE, TWO_APART
 from vitreous.papers.works.likeness import likeness
 from vitreous.papers.works.look import looked
 from vitreous.papers.works.shift import shift
@@ -103,12 +103,14 @@ def cnn_traits(table: ArmTable) -> Iterable[Effect]:
 def lower_layers_alike(table: ArmTable) -> Iterable[Effect]:
     found = derived(table)
     names = {share: f"lowest third − highest third, {share}" for share in LITTLE}
-    return [found.one(arm_of(VIT, share), "likeness_fall", name) for share, name in names.items()]
+    return [found.one(arm_of(VIT, share), "likeness_fall", name, bounds=ONE_APART) for share, name in names.items()]
 
 
 def more_than_between_seeds(table: ArmTable) -> Iterable[Effect]:
     return [
-        derived(table).difference(arm_of(VIT, share), BASELINE, "likeness_fall", "", f"{share} − all data, two seeds")
+        derived(table).difference(
+            arm_of(VIT, share), BASELINE, "likeness_fall", "", f"{share} − all data, two seeds", TWO_APART
+        )
         for share in LITTLE
     ]
 
@@ -122,7 +124,7 @@ def middle_gains_most(table: ArmTable) -> Iterable[Effect]:
     found, (less, more) = derived(table), (arm_of(VIT, "10 %"), arm_of(VIT, ALL))
     middle, first = (found.difference(more, less, reading) for reading in ("probe_middle", "probe_first"))
     values = {seed: middle.values[seed] - first.values[seed] for seed in middle.values if seed in first.values}
-    return [Effect("gain from 10 % to all data, middle − first block", values, POINTS)]
+    return [Effect("gain from 10 % to all data, middle − first block", values, POINTS, TWO_APART)]
 
 
 def middle_and_accuracy(table: ArmTable) -> Iterable[Effect]:
@@ -131,7 +133,7 @@ def middle_and_accuracy(table: ArmTable) -> Iterable[Effect]:
     columns = [(found.values(arm, "probe_middle"), found.values(arm, "accuracy")) for arm in arms]
     seeds = [seed for seed in (columns[0][0] if columns else ()) if all(seed in x and seed in y for x, y in columns)]
     values = {seed: rank_correlation([x[seed] for x, _ in columns], [y[seed] for _, y in columns]) for seed in seeds}
-    return [Effect(f"rank correlation over {len(shares_in(table, VIT))} shares", values)]
+    return [Effect(f"rank correlation over {len(shares_in(table, VIT))} shares", values, bounds=ONE_APART)]
 
 
 P2_SHARES = "P2, at 3, 10, 30 and 100 % of JFT"

@@ -26,7 +26,7 @@ from vitreous.papers.experiments.inside import (
     looks,
     of_each,
 )
-from vitreous.papers.verdict import POSITIVE
+from vitreous.papers.verdict import ONE_APART, POSITIVE, TWO_APART, Bounds
 from vitreous.papers.works.look import looked, looked_at_start
 
 START = "before training"
@@ -47,19 +47,20 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
         yield GridCell(START, seed, looked_at_start(networks.vit, seed, networks.data, ONLY_EMBEDDINGS))
 
 
-def against_start(table: ArmTable, reading: str, name: str) -> list[Effect]:
+def against_start(table: ArmTable, reading: str, name: str, bounds: Bounds) -> list[Effect]:
     there = [arm for arm in VITS if arm in table.arms]
-    return [table.difference(arm, START, reading, "", f"{arm} − {START}: {name}") for arm in there]
+    return [table.difference(arm, START, reading, "", f"{arm} − {START}: {name}", bounds) for arm in there]
 
 
 def structured_filters(table: ArmTable) -> Iterable[Effect]:
-    yield from against_start(table, "filters_held", "variance held by few components")
-    yield from against_start(table, "filters_smoothness", "likeness of neighbouring weights")
+    yield from against_start(table, "filters_held", "variance held by few components", ONE_APART)
+    yield from against_start(table, "filters_smoothness", "likeness of neighbouring weights", TWO_APART)
 
 
 def near_is_alike(table: ArmTable) -> Iterable[Effect]:
-    yield from of_each(table, "position_nearness", float, "rank correlation of likeness and nearness")
-    yield from against_start(table, "position_nearness", "the same")
+    name = "rank correlation of likeness and nearness"
+    yield from of_each(table, "position_nearness", float, name, bounds=ONE_APART)
+    yield from against_start(table, "position_nearness", "the same", TWO_APART)
 
 
 EXPERIMENT = Experiment(

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitreous.papers.experiment import RELEASED, ArmTable, Cell, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
-from vitreous.papers.verdict import Effect
+from vitreous.papers.verdict import UNBOUNDED, Bounds, Effect
 from vitreous.papers.works.look import looked
 from vitreous.papers.works.train import train
 
@@ -128,19 +128,25 @@ def looks(scale: ScaleName, seeds: Sequence[int], arms: Sequence[str] = (VIT,)) 
 
 
 def of_each(
-    table: ArmTable, reading: str, of: Callable[[Any], float], name: str, unit: str = "", arms: Sequence[str] = VITS
+    table: ArmTable, reading: str, of: Callable[[Any], float], name: str, bounds: Bounds = UNBOUNDED
 ) -> list[Effect]:
-    """of(reading) of each arm that is there, seed by seed."""
-    there = [arm for arm in arms if arm in table.arms]
-    return [table.combined(f"{arm}: {name}", [arm], reading, of, unit) for arm in there]
+    """of(reading) of each ViT that is there, seed by seed."""
+    there = [arm for arm in VITS if arm in table.arms]
+    return [table.combined(f"{arm}: {name}", [arm], reading, of, bounds=bounds) for arm in there]
 
 
 def between(
-    table: ArmTable, arm: str, readings: tuple[str, str], name: str, unit: str = "", of: Callable[[Any], float] = float
+    table: ArmTable,
+    arm: str,
+    readings: tuple[str, str],
+    name: str,
+    *,
+    of: Callable[[Any], float] = float,
+    bounds: Bounds = UNBOUNDED,
 ) -> Effect:
     """of(the first reading) − of(the second), of the same arm and seed."""
     mine, theirs = (table.values(arm, reading) for reading in readings)
-    return Effect(name, {seed: of(mine[seed]) - of(theirs[seed]) for seed in mine if seed in theirs}, unit)
+    return Effect(name, {seed: of(mine[seed]) - of(theirs[seed]) for seed in mine if seed in theirs}, bounds=bounds)
 
 
 def ends(by_depth: Sequence[float], parts: int) -> tuple[list[float], list[float]]:

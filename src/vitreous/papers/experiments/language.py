@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.inside import INSIDE, INSIDE_SEEDS, VIT, network
-from vitreous.papers.verdict import POSITIVE
+from vitreous.papers.verdict import POSITIVE, TWO_APART
 from vitreous.papers.works.text import neighbouring_patches, neighbouring_words, next_letter
 
 WORDS_ARM, ENCODER, NO_ORDER, BAG = "words", "encoder", "encoder without positions", "mean of letters, MLP"
@@ -24,7 +24,8 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def patches_alike(table: ArmTable) -> Iterable[Effect]:
-    return [table.one(VIT, f"{kind}_gap", f"{kind} patches: cosine, neighbours − random") for kind in PATCH_KINDS]
+    names = {kind: f"{kind} patches: cosine, neighbours − random" for kind in PATCH_KINDS}
+    return [table.one(VIT, f"{kind}_gap", name, bounds=TWO_APART) for kind, name in names.items()]
 
 
 def more_than_words(table: ArmTable) -> Iterable[Effect]:

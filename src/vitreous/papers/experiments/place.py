@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
 
 from vitreous.papers.experiment import (
     POINTS,
@@ -30,7 +31,7 @@ from vitreous.papers.experiments.inside import (
     looks,
     network,
 )
-from vitreous.papers.verdict import POSITIVE, alike, unlike
+from vitreous.papers.verdict import ONE_APART, POSITIVE, alike, share_less, unlike
 from vitreous.papers.works.look import looked
 from vitreous.papers.works.tokens import token_kinds
 
@@ -46,8 +47,16 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def above_chance(table: ArmTable) -> Iterable[Effect]:
-    readings = ("place_hit", "place_chance")
-    return [between(table, arm, readings, f"{arm}: share − chance", POINTS) for arm in VITS if arm in table.arms]
+    for arm in (arm for arm in VITS if arm in table.arms):
+        found, chance = (table.values(arm, name) for name in ("place_hit", "place_chance"))
+        values = {seed: found[seed] - chance[seed] for seed in found if seed in chance}
+        bounds = share_less(fmean(chance.values()) if chance else 0.0)
+        yield Effect(f"{arm}: share − chance", values, POINTS, bounds)
+
+
+def own_inputs_kept(table: ArmTable) -> Iterable[Effect]:
+    readings = ("own_patches", "class_patches")
+    return [between(table, VIT, readings, "CKA, patches − class token", bounds=ONE_APART)]
 
 
 EXPERIMENT = Experiment(
@@ -75,7 +84,7 @@ EXPERIMENT = Experiment(
             row="Q04b",
             words="a last patch token is more like its own input than the class token is like a patch",
             rule=POSITIVE,
-            effects=lambda table: [between(table, VIT, ("own_patches", "class_patches"), "CKA, patches − class token")],
+            effects=own_inputs_kept,
             scales=TRAINED_SCALES,
             note="the class token's own input never changes, so its CKA has no meaning; the mean over patches stands "
             "in. It replaced the best patch after a trial on another seed, where the best patch spoke against it",
@@ -112,14 +121,15 @@ def loses_place(table: ArmTable) -> Iterable[Effect]:
 
 
 def becomes_like_resnet(table: ArmTable) -> Iterable[Effect]:
-    yield table.difference(GAP, VIT, "match_last_stage", "", "GAP − class token: CKA with a ResNet's last stage")
+    name = "GAP − class token: CKA with a ResNet's last stage"
+    yield table.difference(GAP, VIT, "match_last_stage", "", name, ONE_APART)
 
 
 def one_less_pooled(table: ArmTable, arm: str) -> Iterable[Effect]:
     """10-shot accuracy of a single last token, less that of their mean, fitted and judged on the same images."""
     one, pooled = table.values(arm, "token_probe_last"), table.values(arm, "probe_10_shot_patches")
     values = {seed: float(one[seed]) - float(pooled[seed][-1]) for seed in one if seed in pooled}
-    yield Effect(f"{arm}: one last token − their mean", values, POINTS)
+    yield Effect(f"{arm}: one last token − their mean", values, POINTS, ONE_APART)
 
 
 READOUTS = Experiment(
@@ -149,7 +159,7 @@ READOUTS = Experiment(
             words="with GAP the last block is more like a ResNet's last stage",
             rule=POSITIVE,
             effects=becomes_like_resnet,
-            note="the deck's wording; P2 does not measure it",
+            note="study notes say so; P2 does not measure it",
         ),
         Claim(
             row="C42",

@@ -9,7 +9,7 @@ from itertools import product
 from vitreous.papers.experiment import PILOTS, ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale, positions
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, rates_of, trained
-from vitreous.papers.verdict import POSITIVE, alike
+from vitreous.papers.verdict import ONE_APART, POSITIVE, TWO_APART, alike
 from vitreous.papers.works.look import looked, looked_at_start
 from vitreous.papers.works.patterns import patterns
 
@@ -155,13 +155,13 @@ def rate_over_kind(table: ArmTable) -> Iterable[Effect]:
 def seeds_over_settings(table: ArmTable) -> Iterable[Effect]:
     seeds, between = (table.values(SETTINGS_ARM, name) for name in (BETWEEN_SEEDS, BETWEEN_SETTINGS))
     values = {seed: seeds[seed] - between[seed] for seed in seeds if seed in between}
-    return [Effect("likeness between seeds − between settings", values)]
+    return [Effect("likeness between seeds − between settings", values, bounds=TWO_APART)]
 
 
 def nearness(table: ArmTable) -> Iterable[Effect]:
     return [
-        table.one(NEAR_ARM, "position_nearness", "rank correlation of likeness with nearness"),
-        table.difference(NEAR_ARM, START_ARM, "position_nearness", "", "its gain over the start"),
+        table.one(NEAR_ARM, "position_nearness", "rank correlation of likeness with nearness", bounds=ONE_APART),
+        table.difference(NEAR_ARM, START_ARM, "position_nearness", "", "its gain over the start", TWO_APART),
     ]
 
 

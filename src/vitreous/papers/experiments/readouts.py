@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
+from statistics import fmean
 
 import numpy as np
 
 from vitreous.papers.experiment import PILOTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, rates_of, trained
-from vitreous.papers.verdict import POSITIVE, alike, unlike
+from vitreous.papers.verdict import ONE_APART, POSITIVE, alike, share_less, unlike
 from vitreous.papers.works.look import looked
 
 CLS, MEAN_POOL, MAX, MAP = "CLS", "GAP", "max", "attention (MAP)"
@@ -48,14 +49,14 @@ def _accuracy(table: ArmTable, pool: str, rate: float, seed: int) -> float:
 def worse_at_cls_rate(table: ArmTable) -> Iterable[Effect]:
     best = best_rates(table, CLS)
     values = {s: _accuracy(table, CLS, rate, s) - _accuracy(table, MEAN_POOL, rate, s) for s, rate in best.items()}
-    return [Effect("CLS − GAP at the best rate of CLS", values, "points")]
+    return [Effect("CLS − GAP at the best rate of CLS", values, "points", ONE_APART)]
 
 
 def alike_at_own_rates(table: ArmTable) -> Iterable[Effect]:
     cls, gap = best_rates(table, CLS), best_rates(table, MEAN_POOL)
     seeds = [seed for seed in cls if seed in gap]
     values = {s: _accuracy(table, MEAN_POOL, gap[s], s) - _accuracy(table, CLS, cls[s], s) for s in seeds}
-    return [Effect("GAP − CLS, each at its best rate", values, "points")]
+    return [Effect("GAP − CLS, each at its best rate", values, "points", ONE_APART)]
 
 
 def best_rates_apart(table: ArmTable) -> Iterable[Effect]:
@@ -156,8 +157,9 @@ def rise_of_class_probe(table: ArmTable) -> Iterable[Effect]:
     found, chance = table.values(CLS, "probe_class"), table.values(CLS, "probe_chance")
     first = {seed: by_block[0] - chance[seed] for seed, by_block in found.items() if seed in chance}
     rise = {seed: _rise(by_block) for seed, by_block in found.items()}
+    bounds = share_less(fmean(chance.values()) if chance else 0.0)
     return [
-        Effect("probe on CLS after the first block − chance", first, "points"),
+        Effect("probe on CLS after the first block − chance", first, "points", bounds),
         Effect("gain of a probe on CLS, by block", rise, "points"),
     ]
 
@@ -173,7 +175,7 @@ def better_than_a_patch(table: ArmTable) -> Iterable[Effect]:
 def better_than_unread(table: ArmTable) -> Iterable[Effect]:
     read, unread = table.values(CLS, "probe_class"), table.values(UNREAD, "probe_class")
     values = {seed: read[seed][-1] - unread[seed][-1] for seed in read if seed in unread}
-    return [Effect("last probe on a CLS that is read − on one that is not", values, "points")]
+    return [Effect("last probe on a CLS that is read − on one that is not", values, "points", ONE_APART)]
 
 
 CLASS_TOKEN = Experiment(
@@ -235,13 +237,14 @@ def place_lost(table: ArmTable) -> Iterable[Effect]:
 
 
 def resnet_like(table: ArmTable) -> Iterable[Effect]:
-    return [table.difference(MEAN_POOL, CLS, "match_last_stage", "", "CKA with the ResNet's last stage, GAP − CLS")]
+    name = "CKA with the ResNet's last stage, GAP − CLS"
+    return [table.difference(MEAN_POOL, CLS, "match_last_stage", "", name, ONE_APART)]
 
 
 def one_token_and_all(pool: str, table: ArmTable) -> Iterable[Effect]:
     one, every = table.values(pool, "token_probe_last"), table.values(pool, "probe_10_shot_patches")
     values = {seed: one[seed] - every[seed][-1] for seed in one if seed in every}
-    return [Effect(f"{pool}: probe on one token − on the mean of patches", values, "points")]
+    return [Effect(f"{pool}: probe on one token − on the mean of patches", values, "points", ONE_APART)]
 
 
 def method_gap(table: ArmTable, is_late: bool) -> Effect:
@@ -253,12 +256,14 @@ def method_gap(table: ArmTable, is_late: bool) -> Effect:
             apart = np.subtract(other[seed], same[seed])
             part = apart[-max(len(apart) // 3, 1) :] if is_late else apart[: max(len(apart) // 2, 1)]
             values[seed] = float(part.mean())
-    return Effect(f"{'last third' if is_late else 'first half'}: CKA CLS–GAP less CKA CLS–CLS", values)
+    name = f"{'last third' if is_late else 'first half'}: CKA CLS–GAP less CKA CLS–CLS"
+    return Effect(name, values, bounds=ONE_APART)
 
 
 def late_blocks_part(table: ArmTable) -> Iterable[Effect]:
     found = method_gap(table, True)
-    return [Effect(f"minus the {found.name}", {seed: -value for seed, value in found.values.items()})]
+    values = {seed: -value for seed, value in found.values.items()}
+    return [Effect(f"minus the {found.name}", values, bounds=ONE_APART)]
 
 
 TOKENS = Experiment(
@@ -282,7 +287,7 @@ TOKENS = Experiment(
             words="with GAP the last block is more like a ResNet's last stage",
             rule=POSITIVE,
             effects=resnet_like,
-            published="none: the wording of the notes",
+            published="none: study notes say so",
         ),
         Claim(
             row="C42",

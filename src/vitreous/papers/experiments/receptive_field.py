@@ -19,7 +19,9 @@ EXPERIMENT = Experiment(
                 table.difference(VIT, RESNET, "field_low", "", f"{VIT} − {RESNET}: radius, share of an even field's")
             ],
             published="a ResNet's field is small and grows slowly, a ViT's is larger early (P2 figure 6; no digits)",
-            note="radius that holds half of the absolute gradient, after the skip was added, mean over the lower half",
+            note="radius that holds half of the absolute gradient, after the skip was added, mean over the lower half. "
+            "Three ViTs of 8 and 12 blocks, on photographs, are not wider after a quarter of their depth "
+            "(docs/guide/look.md, row 5): there a token is still mostly its own patch",
         ),
     ),
     grid=lambda scale, seeds: looks(scale, seeds, (VIT, RESNET)),

@@ -23,7 +23,7 @@ from vitreous.papers.experiment import (
 )
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.transfer_runs import MIXED, OWN, THEIR_KIN, TRANSFER, TransferScale, checkpoint
-from vitreous.papers.verdict import POSITIVE
+from vitreous.papers.verdict import ONE_APART, POSITIVE
 from vitreous.papers.works.episodes import episodic, reading_name
 from vitreous.papers.works.train import train
 
@@ -143,7 +143,7 @@ def accuracy_goes_with_likeness(table: ArmTable) -> Iterable[Effect]:
     values = {
         seed: rank_correlation([column[seed] for column in right], [column[seed] for column in alike]) for seed in seeds
     }
-    return [Effect("rank correlation over checkpoints", values)]
+    return [Effect("rank correlation over checkpoints", values, bounds=ONE_APART)]
 
 
 EXPERIMENT = Experiment(

@@ -32,7 +32,7 @@ from vitreous.papers.experiments.networks import (
     shares_in,
     with_transfer,
 )
-from vitreous.papers.verdict import POSITIVE, alike
+from vitreous.papers.verdict import ONE_APART, POSITIVE, TWO_APART, alike
 
 SIZED_SHARES = LEAST, MORE, MOST = ("3 %", "30 %", ALL)
 PAIR = (VIT, RESNET)
@@ -110,7 +110,8 @@ def alone_may_hurt(table: ArmTable) -> Iterable[Effect]:
     def more(low: float, high: float, large_low: float, large_high: float) -> float:
         return (large_high - large_low) - (high - low)
 
-    yield found.combined("gain by data, large − small ResNet", [*small, *large], "transfer", more, POINTS)
+    name = "gain by data, large − small ResNet"
+    yield found.combined(name, [*small, *large], "transfer", more, POINTS, TWO_APART)
 
 
 def grows_with_both(table: ArmTable) -> Iterable[Effect]:
@@ -128,7 +129,7 @@ def log_fits_better(table: ArmTable) -> Iterable[Effect]:
         logs = list(shares_in(table, kind).values())
         found = by_seed(table, list(by_data(table, kind)), "accuracy")
         values = {seed: explained(logs, ys) - explained([10**log for log in logs], ys) for seed, ys in found.items()}
-        yield Effect(f"{kind}, explained by log data − by data", values)
+        yield Effect(f"{kind}, explained by log data − by data", values, bounds=ONE_APART)
 
 
 def explained(xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -28,7 +28,7 @@ from vitreous.papers.experiments.inside import (
     looks,
     of_each,
 )
-from vitreous.papers.verdict import POSITIVE
+from vitreous.papers.verdict import ONE_APART, POSITIVE
 from vitreous.papers.works.look import looked
 
 RELEASED_RESNET = "bit-r50"
@@ -47,13 +47,15 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 def more_uniform(table: ArmTable) -> Iterable[Effect]:
     there = [arm for arm in VITS if arm in table.arms]
     return [
-        table.difference(arm, RESNET, "cka_low_high", "", f"{arm} − {RESNET}: CKA of low and high") for arm in there
+        table.difference(arm, RESNET, "cka_low_high", "", f"{arm} − {RESNET}: CKA of low and high", ONE_APART)
+        for arm in there
     ]
 
 
 def late_has_no_match(table: ArmTable) -> Iterable[Effect]:
     readings = ("match_before_last_third", "match_last_third")
-    return [between(table, VIT, readings, "best CKA with a ResNet layer, first two thirds − last")]
+    name = "best CKA with a ResNet layer, first two thirds − last"
+    return [between(table, VIT, readings, name, bounds=ONE_APART)]
 
 
 def early_is_enough(table: ArmTable) -> Iterable[Effect]:
