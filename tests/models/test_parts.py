@@ -151,3 +151,15 @@ def test_a_place_sees_its_window_and_nothing_else(name):
 def test_a_plain_vit_has_no_window():
     config = catalog.parse(f"Ti/8 {SMALL}")
     assert architecture.window(catalog.blueprint(config).stem, config.image_size) is None
+    assert architecture.spread(catalog.blueprint(config).stem, config.image_size, (2, 2)) == (0, 0, 1, 1)
+
+
+def test_places_of_a_hybrid_lie_around_the_middles_of_their_windows():
+    config = config_of(f"Ti/8 {SMALL} stem=convolutions image_size=28x20 pool=gap")
+    stem = catalog.blueprint(config).stem
+    left, top, right, bottom = architecture.spread(stem, config.image_size, (4, 3))
+    seen = architecture.window(stem, config.image_size)
+    for i, count, begin, end, side in ((0, 4, top, bottom, 28), (1, 3, left, right, 20)):
+        middles = [side * (begin + (end - begin) * (k + 0.5) / count) for k in range(count)]
+        assert middles == pytest.approx([seen.first[i] + k * seen.step[i] + seen.size[i] / 2 for k in range(count)])
+        assert middles[0] == pytest.approx(0.5)  # the first window lies around the first pixel

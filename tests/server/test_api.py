@@ -251,7 +251,17 @@ def test_a_hidden_patch_is_its_own_place_in_the_image(grid):
         row, column = divmod(patch, grid[1])
         wanted = x.clone()
         wanted[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 0
-        assert torch.equal(Break(hide=(patch,)).shown(x, grid), wanted)
+        assert torch.equal(Break(hide=(patch,)).shown(x, grid, (0, 0, 1, 1)), wanted)
+
+
+def test_hidden_squares_of_a_hybrid_lie_around_its_places_and_cover_the_image():
+    x = torch.ones(1, 1, 28, 28)
+    cells = (-3.5 / 28, -3.5 / 28, 28.5 / 28, 28.5 / 28)  # of three convolutions of stride 2
+    hidden = [(Break(hide=(place,)).shown(x, (4, 4), cells) == 0)[0, 0] for place in range(16)]
+    assert torch.equal(torch.stack(hidden).sum(0), torch.ones(28, 28, dtype=torch.int64))
+    assert hidden[0].nonzero().amax(0).tolist() == [4, 4]  # around pixel 0.5
+    assert hidden[5].nonzero().amin(0).tolist() == [5, 5]  # around pixel 8.5
+    assert hidden[5].nonzero().amax(0).tolist() == [12, 12]
 
 
 def test_a_training_image_is_most_like_itself(server, photos):

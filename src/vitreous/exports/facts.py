@@ -42,6 +42,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "terms": terms_of(model),
         "parameters": sum(p.numel() for p in model.parameters()),
         "grid": list(grid_of(model)),
+        "cells": list(cells_of(model)),
         **_inside(model),
         "breaks": ["shuffle", "positions", "blocks", "hide"] if isinstance(model, ViT) else ["hide"],
         "exported": None,
@@ -60,6 +61,13 @@ def record_facts(record: TrackRecord | None) -> dict[str, Any] | None:
     if record is None:
         return None
     return record.to_json() | {"about_right": record.about_right, "about_unsure": record.about_unsure}
+
+
+def cells_of(model: Model) -> tuple[float, float, float, float]:
+    """Where the grid lies: left, top, right, bottom in shares of the image."""
+    if not isinstance(model, ViT):
+        return 0.0, 0.0, 1.0, 1.0
+    return architecture.spread(model.stem, model.config.image_size, model.grid)
 
 
 def grid_of(model: Model) -> tuple[int, int]:

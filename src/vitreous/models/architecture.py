@@ -120,6 +120,19 @@ class Window:
     size: Size
 
 
+def spread(stem: Stem, image_size: Size, grid: Size) -> tuple[float, float, float, float]:
+    """Where the places lie: left, top, right, bottom in shares of the image.
+
+    A hybrid's places stand around the middles of their windows, which is not where an even grid has its cells.
+    """
+    if (seen := window(stem, image_size)) is None:
+        return 0.0, 0.0, 1.0, 1.0
+    first = [at + (size - step) / 2 for at, step, size in zip(seen.first, seen.step, seen.size, strict=True)]
+    last = [at + step * count for at, step, count in zip(first, seen.step, grid, strict=True)]
+    rows, columns = image_size
+    return first[1] / columns, first[0] / rows, last[1] / columns, last[0] / rows
+
+
 def window(stem: Stem, image_size: Size) -> Window | None:
     """The window of a hybrid's places; None if patches are cut from the image itself."""
     if isinstance(stem, ConvolutionStem):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitreous.evaluation.inference import at_work, ready, with_score
 from vitreous.evaluation.predict import Prediction, answer_of, class_names
-from vitreous.exports.facts import grid_of
+from vitreous.exports.facts import cells_of, grid_of
 from vitreous.exports.graphs import MAX_MAP_SIDE
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.architecture import stem_taps
@@ -99,7 +99,7 @@ class Engine:
         x = self._normalised(stacked([seen]))
         edits = {}
         if broken is not None:
-            x, edits = broken.shown(x, grid_of(model)), broken.edits(model)
+            x, edits = broken.shown(x, grid_of(model), cells_of(model)), broken.edits(model)
         tap = find_pool(model)[1] if isinstance(model, ViT) else None
         reads = [ATTENTION, *([tap] if tap else [])] if isinstance(model, ViT) else []
         with torch.inference_mode():

@@ -10,6 +10,7 @@ hide        squares of the image are covered with the mean grey, which is 0 afte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,12 +63,16 @@ class Break:
                     422, f"there is no skip {skip}; a block has skip 1, around attention, and 2, around the MLP"
                 )
 
-    def shown(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Images B C H W as the model gets them: hidden squares at 0, the mean of training images."""
+    def shown(self, x: Tensor, grid: tuple[int, int], cells: tuple[float, float, float, float]) -> Tensor:
+        """Images B C H W as the model gets them: hidden squares at 0, the mean of training images.
+
+        cells: where the grid lies, in shares of the image; the first and last squares reach to its edges.
+        """
         if not self.hide:
             return x
         x = x.clone()
-        rows, columns = (torch.linspace(0, x.shape[2 + i], grid[i] + 1).round().int().tolist() for i in (0, 1))
+        left, top, right, bottom = cells
+        rows, columns = _edges(x.shape[2], grid[0], top, bottom), _edges(x.shape[3], grid[1], left, right)
         for patch in self.hide:
             r, c = divmod(patch, grid[1])
             x[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]] = 0
@@ -100,6 +105,12 @@ class Break:
         words += [f"the skip around {around[skip]} of block {block + 1} cut" for block, skip in self.skips]
         hidden = f"{len(self.hide)} square{'s' * (len(self.hide) > 1)} covered"
         return words + ([hidden] if self.hide else [])
+
+
+def _edges(side: int, count: int, begin: float, end: float) -> list[int]:
+    """The pixels between which squares lie."""
+    inner = [math.floor(side * (begin + (end - begin) * i / count) + 0.5) for i in range(1, count)]
+    return [0, *inner, side]
 
 
 def unplaced(model: Model) -> Model:

@@ -101,6 +101,7 @@ def _of_file(exported: Exported) -> dict[str, Any]:
         "terms": about.terms,
         "parameters": None,
         "grid": None,
+        "cells": None,
         **NO_TRANSFORMER,
         "breaks": [],
         "exported": exported.to_json(),

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { alike, draw, first, list, pickable, spot, sure } from "./drawing.js";
-import { isEncoder } from "./encoder.js";
+import { isEncoder, layout } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -22,7 +22,7 @@ export class Breaking {
     $("uncover").addEventListener("click", () => this.cover(new Set()));
     $("hide-most").addEventListener("click", () => this.cover(this.strongest()));
     $("hide-any").addEventListener("click", () => this.cover(this.chance()));
-    pickable($("before-stage"), () => model.grid, (patch) => this.toggle(patch), (patch) => this.walk(patch));
+    pickable($("before-stage"), layout(model), (patch) => this.toggle(patch), (patch) => this.walk(patch));
     this.say();
   }
 
@@ -69,9 +69,9 @@ export class Breaking {
   }
 
   paint() {
-    const { before, after, order, broken } = this.found, { grid } = this.model, hidden = [...this.hidden];
-    draw($("before"), this.bitmap, { map: before.rollout, grid, patch: this.at });
-    draw($("after"), this.bitmap, { map: after.rollout, grid, order, hidden: order ? order.flatMap((from, to) => (this.hidden.has(from) ? [to] : [])) : hidden });
+    const { before, after, order, broken } = this.found, cut = layout(this.model), hidden = [...this.hidden];
+    draw($("before"), this.bitmap, { map: before.rollout, ...cut, patch: this.at });
+    draw($("after"), this.bitmap, { map: after.rollout, ...cut, order, hidden: order ? order.flatMap((from, to) => (this.hidden.has(from) ? [to] : [])) : hidden });
     if (isEncoder(this.model)) return this.compare();
     list($("before-top"), before);
     list($("after-top"), after, before);

@@ -24,8 +24,9 @@ export function stretched(map) {
 }
 
 /** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order.
- *  area: where the patches lie, in shares of the image.  pixels: show them, however many there are. */
-export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false, area = WHOLE, pixels = false } = {}) {
+ *  area: what the model sees, in shares of the image.  cells: where the patches lie in it; the first and last reach to
+ *  its edges.  pixels: show them, however many there are. */
+export function draw(canvas, image, { map = null, grid = null, cells = WHOLE, patch = null, hidden = [], order = null, lines = false, area = WHOLE, pixels = false } = {}) {
   canvas.width = Math.min(Math.max(image.width, NARROW), WIDE);
   canvas.height = Math.max(Math.round((canvas.width * image.height) / image.width), 1);
   const { width, height } = canvas, [left, top, right, bottom] = area;
@@ -35,12 +36,15 @@ export function draw(canvas, image, { map = null, grid = null, patch = null, hid
   const inside = (w, h) => [left * w, top * h, (right - left) * w, (bottom - top) * h];
   const box = (place, w, h) => {
     const [rows, columns] = grid, r = Math.floor(place / columns), c = place % columns, [x, y, wide, high] = inside(w, h);
-    return [x + (c * wide) / columns, y + (r * high) / rows, wide / columns, high / rows];
+    const [x0, y0, x1, y1] = order ? WHOLE : cells; // cells that change places are of one size
+    const [begin, end] = [edge(c, columns, x0, x1) * wide, edge(c + 1, columns, x0, x1) * wide];
+    const [above, below] = [edge(r, rows, y0, y1) * high, edge(r + 1, rows, y0, y1) * high];
+    return [x + begin, y + above, end - begin, below - above];
   };
   if (order) order.forEach((from, to) => paint.drawImage(image, ...box(from, image.width, image.height), ...box(to, width, height)));
   else paint.drawImage(image, 0, 0, width, height);
   if (map) {
-    light(paint, map, grid, inside(width, height));
+    light(paint, order ? map : evened(map, grid, cells), grid, inside(width, height));
     unseen(paint, width, height, inside(width, height));
   }
   paint.fillStyle = "#808080";
@@ -48,8 +52,9 @@ export function draw(canvas, image, { map = null, grid = null, patch = null, hid
   if (lines) {
     paint.strokeStyle = "rgba(255, 255, 255, .75)";
     paint.lineWidth = 1;
-    for (let i = 1; i < grid[1]; i++) line(paint, (i * width) / grid[1], 0, (i * width) / grid[1], height);
-    for (let i = 1; i < grid[0]; i++) line(paint, 0, (i * height) / grid[0], width, (i * height) / grid[0]);
+    const [x0, y0, x1, y1] = cells, x = (i) => edge(i, grid[1], x0, x1) * width, y = (i) => edge(i, grid[0], y0, y1) * height;
+    for (let i = 1; i < grid[1]; i++) line(paint, x(i), 0, x(i), height);
+    for (let i = 1; i < grid[0]; i++) line(paint, 0, y(i), width, y(i));
   }
   if (patch !== null) {
     const [x, y, w, h] = box(patch, width, height);
@@ -59,6 +64,22 @@ export function draw(canvas, image, { map = null, grid = null, patch = null, hid
       paint.strokeRect(x, y, w, h);
     }
   }
+}
+
+/** Where a cell begins, in shares of the side; the first and the last reach to its ends. */
+const edge = (i, count, from, to) => (i === 0 ? 0 : i === count ? 1 : from + ((to - from) * i) / count);
+
+/** The values of a map in the middles of an even grid. */
+function evened(map, [rows, columns], [left, top, right, bottom]) {
+  const at = (i, count, from, to) => {
+    const x = Math.min(Math.max((((i + 0.5) / count - from) / (to - from)) * count - 0.5, 0), count - 1), low = Math.min(Math.floor(x), Math.max(count - 2, 0));
+    return [low, Math.min(low + 1, count - 1), x - low];
+  };
+  return map.map((_, i) => {
+    const [r, s, v] = at(Math.floor(i / columns), rows, top, bottom), [c, d, u] = at(i % columns, columns, left, right);
+    const row = (k) => map[k * columns + c] * (1 - u) + map[k * columns + d] * u;
+    return row(r) * (1 - v) + row(s) * v;
+  });
 }
 
 function light(paint, map, [rows, columns], place) {
@@ -166,20 +187,20 @@ export function told(map, grid, what) {
   return `most: ${spot(best, grid)}, with ${percent(share)}, ${(share * map.length).toFixed(1)} times the mean of the ${grid[0]} × ${grid[1]} ${what}`;
 }
 
-/** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space.  area: where the patches lie. */
-export function pickable(stage, size, picked, walked = picked, area = () => WHOLE) {
+/** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space.  area: what the model sees. */
+export function pickable(stage, { grid: size, cells = WHOLE }, picked, walked = picked, area = () => WHOLE) {
   let at = null;
-  const grid = () => size();
   stage.addEventListener("pointerdown", (event) => {
-    const edge = stage.getBoundingClientRect(), [rows, columns] = grid(), [left, top, right, bottom] = area();
-    const x = (event.clientX - edge.left) / edge.width, y = (event.clientY - edge.top) / edge.height;
-    const c = Math.floor(((x - left) / (right - left)) * columns), r = Math.floor(((y - top) / (bottom - top)) * rows);
-    if (r < 0 || r >= rows || c < 0 || c >= columns) return; // outside what the model sees
+    const place = stage.getBoundingClientRect(), [rows, columns] = size, [left, top, right, bottom] = area(), [x0, y0, x1, y1] = cells;
+    const x = ((event.clientX - place.left) / place.width - left) / (right - left), y = ((event.clientY - place.top) / place.height - top) / (bottom - top);
+    if (x < 0 || x >= 1 || y < 0 || y >= 1) return; // outside what the model sees
+    const within = (share, from, to, count) => Math.min(Math.max(Math.floor(((share - from) / (to - from)) * count), 0), count - 1);
+    const c = within(x, x0, x1, columns), r = within(y, y0, y1, rows);
     at = r * columns + c;
     picked(at);
   });
   stage.addEventListener("keydown", (event) => {
-    const [rows, columns] = grid();
+    const [rows, columns] = size;
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
     if (step) {
       event.preventDefault();

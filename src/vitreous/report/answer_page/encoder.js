@@ -9,6 +9,9 @@ export const asked = (model) => (isEncoder(model) ? "/api/features" : "/api/pred
 /** What leaves the model, in words. */
 export const outcome = (model) => (isEncoder(model) ? "the features" : "the answer");
 
+/** How many places there are, and where they lie in shares of the image. */
+export const layout = ({ grid, cells }) => ({ grid, cells });
+
 /** What a token stands for: a patch of the image, or a place of the map that convolutions make. */
 export const piece = (model) => model.transformer?.piece ?? "patch";
 export const pieces = (model) => (piece(model) === "patch" ? "patches" : "places");

@@ -2,7 +2,7 @@
 
 import { ask, drawing, get, Refused, seen, send, who } from "./api.js";
 import { breakable, colour, draw, explained, few, list, mark, mosaic, percent, phrase, pickable, spot, stretched, told } from "./drawing.js";
-import { asked, isEncoder, outcome, piece, pieces } from "./encoder.js";
+import { asked, isEncoder, layout, outcome, piece, pieces } from "./encoder.js";
 import { film } from "./film.js";
 
 const $ = (id) => document.getElementById(id);
@@ -37,7 +37,7 @@ const STEPS = [
     heading: (m) => (isHybrid(m) ? "Convolutions read the image first" : "The image is cut into patches"),
     words: (s) => (isHybrid(s.model) ? convolved(s) : cut(s.model)),
     paint: (s) => {
-      draw(canvas(), s.bitmap, isHybrid(s.model) ? {} : { grid: s.model.grid, lines: true, patch: s.patch });
+      draw(canvas(), s.bitmap, isHybrid(s.model) ? {} : { ...layout(s.model), lines: true, patch: s.patch });
       if (isHybrid(s.model)) mark(canvas(), s.bitmap, windowOf(s.model, s.patch), centres(s.model));
     },
     more: (s) => (isHybrid(s.model) ? maps(s) : []),
@@ -53,7 +53,7 @@ const STEPS = [
     ],
     formula: ({ model: m }) => embedding(m),
     letters: ({ model: m }) => `z₀: all tokens. x₁, x₂ …: the numbers of each ${piece(m)}. E: the table that turns them into tokens, with its bias.${embedding(m)[0].includes(" + p₁") ? " p, p₁ …: the position of each." : ""}${m.transformer.norm_before_blocks ? ` ${NORM}` : ""}`,
-    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: !isHybrid(s.model), patch: s.patch }),
+    paint: (s) => draw(canvas(), s.bitmap, { ...layout(s.model), lines: !isHybrid(s.model), patch: s.patch }),
     more: tokens,
     caption: (s) => `${isHybrid(s.model) ? `Where ${where(s)} stands` : capital(where(s))}, and beside it its numbers.`,
     picks: true,
@@ -67,7 +67,7 @@ const STEPS = [
     ],
     formula: ({ model: m }) => attention(m),
     letters: ({ model: m }) => `q, k, v: query, key and value of each token, made of it by three tables; a fourth joins what the heads found. q kᵀ: how well each question fits each key. softmax turns that into shares that sum to 1.${m.transformer.scale === null ? " d: the numbers of a head." : ""}${m.positions === "relative" ? " r: a learned vector for each offset of two tokens." : ""}${m.transformer.qk_norm ? ` ${NORM}` : ""}`,
-    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s.maps, s.layer), patch: s.patch }),
+    paint: (s) => draw(canvas(), s.bitmap, { ...layout(s.model), map: mean(s.maps, s.layer), patch: s.patch }),
     more: layers,
     caption: (s) => `Where ${where(s)} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
     picks: true,
@@ -91,7 +91,7 @@ const STEPS = [
       `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, and ${m.answers === "several" ? "a curve turns each score into a share of its own: an image may have several labels" : "softmax turns the scores into shares that sum to 1"}.${m.knows_unlike ? ` None of these is not a class: the model says it when the picture is unlike all that it learned.` : ""}`,
       a.said.length ? `It says ${phrase(a)}, at ${percent(a.top[0].probability)}${expected(m, a)}` : a.is_unlike ? `It says: ${phrase(a)}. The image resembles no class that it learned.` : `It says: ${phrase(a)}. No class reaches one half.`,
     ]),
-    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
+    paint: (s) => draw(canvas(), s.bitmap, { ...layout(s.model), map: s.whole.rollout }),
     more: (s) => {
       const link = Object.assign(document.createElement("a"), { href: "./", textContent: "Now try to break it." });
       if (isEncoder(s.model)) return [paragraph(`The features: ${few(s.answer.features)}`, "hint"), mosaic(s.answer.features, "The features, a square each"), link];
@@ -335,7 +335,7 @@ function playing(s) {
   s.frame = -1;
   const { controls, stop } = film(names, (at, turned) => {
     const map = frames[at].map((share, i) => share + turned * ((frames[at + 1] ?? frames[at])[i] - share));
-    draw(canvas(), s.bitmap, { grid: s.model.grid, map });
+    draw(canvas(), s.bitmap, { ...layout(s.model), map });
     if (s.frame !== at) {
       s.frame = at;
       caption();
@@ -479,7 +479,7 @@ async function begin() {
     });
     $("back").addEventListener("click", () => turn(state.at - 1));
     $("next").addEventListener("click", () => turn(state.at + 1));
-    pickable($("stage"), () => model.grid, (patch) => pick(patch).catch(complain));
+    pickable($("stage"), layout(model), (patch) => pick(patch).catch(complain));
     addEventListener("keydown", (event) => {
       if (event.target.closest("#stage[tabindex], input") || event.altKey || event.ctrlKey || event.metaKey) return;
       if (event.key === "ArrowRight") turn(state.at + 1);

@@ -4,7 +4,7 @@ import { ask, get, photo, Refused, seen, send, who } from "./api.js";
 import { Breaking } from "./breaking.js";
 import { Camera } from "./camera.js";
 import { breakable, draw, few, list, mosaic, percent, phrase, pickable, spot, told } from "./drawing.js";
-import { asked, isEncoder, outcome, piece, pieces } from "./encoder.js";
+import { asked, isEncoder, layout, outcome, piece, pieces } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 const EMPTY = { image: null, photo: null, seen: null, answer: null, maps: null, patch: null };
@@ -236,7 +236,7 @@ function margin() {
 function repaint() {
   if (!state.photo) return;
   const { map, words } = chosen(), { grid } = state.model, image = isSeen() ? state.seen : state.photo;
-  draw($("view"), image, { map, grid, patch: state.patch, area: area(), pixels: isSeen() });
+  draw($("view"), image, { map, ...layout(state.model), patch: state.patch, area: area(), pixels: isSeen() });
   $("stage").style.maxWidth = `min(28rem, ${((TALLEST * image.width) / image.height).toFixed(2)}rem)`;
   $("scale").hidden = !map;
   $("stage-says").textContent = map ? `${words}; ${told(map, grid, pieces(state.model))}.${margin()}` : words;
@@ -309,7 +309,7 @@ function listen() {
     repaint();
   });
   $("controls").addEventListener("submit", (event) => event.preventDefault());
-  if (state.model.grid) pickable($("stage"), () => state.model.grid, (patch) => state.image && look(patch === state.patch ? null : patch).catch(complain), (patch) => state.image && look(patch).catch(complain), area);
+  if (state.model.grid) pickable($("stage"), layout(state.model), (patch) => state.image && look(patch === state.patch ? null : patch).catch(complain), (patch) => state.image && look(patch).catch(complain), area);
   $("whole").addEventListener("click", () => look(null).catch(complain));
   $("save").addEventListener("click", () => $("view").toBlob((blob) => saved(blob, "attention.png")));
   $("numbers").addEventListener("click", () =>

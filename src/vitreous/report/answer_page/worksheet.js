@@ -1,8 +1,8 @@
 // A sheet of questions about this model, and its answers on pages of their own.
 
 import { ask, drawing, get, Refused, seen } from "./api.js";
-import { draw, explained, sure } from "./drawing.js";
-import { asked, isEncoder } from "./encoder.js";
+import { draw, explained, spot, sure } from "./drawing.js";
+import { asked, isEncoder, layout } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 const MARKED = 4; // patches to colour
@@ -34,10 +34,10 @@ async function look(model, image) {
   const [bitmap, { rollout }] = await Promise.all([seen(image), ask("/api/attention", { image })]);
   const { grid } = model, few = Math.min(MARKED, rollout.length);
   const best = [...rollout.keys()].sort((a, b) => rollout[b] - rollout[a]).slice(0, few);
-  const where = best.map((i) => `row ${Math.floor(i / grid[1]) + 1}, column ${(i % grid[1]) + 1}`).join("; ");
-  item($("questions"), `Mark the ${few} squares where you would look to tell what this is (rows count from the top, columns from the left). What is it?`, picture(bitmap, "The image, cut by a grid", { grid, lines: true }));
+  const where = best.map((i) => spot(i, grid)).join("; ");
+  item($("questions"), `Mark the ${few} squares where you would look to tell what this is (rows count from the top, columns from the left). What is it?`, picture(bitmap, "The image, cut by a grid", { ...layout(model), lines: true }));
   const says = isEncoder(model) ? "The model names nothing. Most came into its features from" : `The model's answer is ${sure(answer)}. Most came into it from`;
-  item($("results"), `${says} ${where}. Yours may be better.`, picture(bitmap, "The image, with light where most came from", { grid, lines: true, map: rollout }));
+  item($("results"), `${says} ${where}. Yours may be better.`, picture(bitmap, "The image, with light where most came from", { ...layout(model), lines: true, map: rollout }));
 }
 
 async function begin() {

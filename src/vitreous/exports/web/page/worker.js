@@ -214,11 +214,12 @@ async function broken({ id, hide, order }) {
 }
 
 function covered(x, hide) {
-  const [height, width] = about.rule.size, [rows, columns] = about.grid, edge = (n, of, side) => Math.round((n * side) / of);
+  const [height, width] = about.rule.size, [rows, columns] = about.grid, [x0, y0, x1, y1] = about.cells;
+  const edge = (n, of, side, from, to) => (n === 0 ? 0 : n === of ? side : Math.round(side * (from + ((to - from) * n) / of)));
   for (const patch of hide)
     for (let c = 0; c < about.rule.mean.length; c++) {
-      const r = Math.floor(patch / columns), k = patch % columns, left = edge(k, columns, width), right = edge(k + 1, columns, width);
-      for (let y = edge(r, rows, height); y < edge(r + 1, rows, height); y++) x.fill(0, (c * height + y) * width + left, (c * height + y) * width + right);
+      const r = Math.floor(patch / columns), k = patch % columns, left = edge(k, columns, width, x0, x1), right = edge(k + 1, columns, width, x0, x1);
+      for (let y = edge(r, rows, height, y0, y1); y < edge(r + 1, rows, height, y0, y1); y++) x.fill(0, (c * height + y) * width + left, (c * height + y) * width + right);
     }
   return x;
 }
