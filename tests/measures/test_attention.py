@@ -106,6 +106,13 @@ def test_a_convolution_as_attention_looks_as_far_as_its_kernel_reaches(kernel):
     assert max(distances, key=distances.get) in {(a, b) for a in (-reach, reach) for b in (-reach, reach)}
 
 
+def test_a_patch_that_looks_at_the_class_token_alone_looks_0_px_far():
+    weights = torch.zeros(1, 1, 5, 5)
+    weights[..., 0] = 1
+    for renormalise in (True, False):
+        assert attention_distance(weights, (2, 2), 16.0, renormalise=renormalise).item() == 0
+
+
 def test_entropy_is_between_one_token_and_all():
     assert attention_entropy(torch.eye(7).expand(1, 2, 7, 7)).abs().max() == 0
     assert attention_entropy(uniform(7)).item() == pytest.approx(math.log(7))

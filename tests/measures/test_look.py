@@ -1,13 +1,14 @@
 """One look at a model: every kind of network, what is kept, and what is said when something cannot be."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from downloaded_kinds import DINOV3_LIKE, EVA02_LIKE, PE_LIKE
-from picture_sets import arrays
+from picture_sets import Arrays, arrays, as_set
 from tiny_models import BIT, VIT, awake, line_of
 from torch.testing import assert_close
 
@@ -255,7 +256,9 @@ def test_what_is_written_and_taken_up_again(model, pictures, tmp_path):
     first = vitreous.look(model, pictures, only=names[:2], out=out, batch=8)
     assert json.loads((out / "inspection.json").read_text())["found"] == first.found
     assert (
-        (out / "figures" / "P1-fig7-attention-distance.csv").read_text().startswith("layer,head,distance_px,error_px\n")
+        (out / "figures" / "P1-fig7-attention-distance.csv")
+        .read_text()
+        .startswith("layer,head,distance_px,error_px,among_patches_px\n")
     )
     told = []
     kept = (out / "measures" / "attention-distance.json").stat().st_mtime_ns
@@ -306,6 +309,21 @@ def test_killed_between_measures_the_finished_ones_stay(model, pictures, tmp_pat
     told = []
     vitreous.look(model, pictures, only=names, out=tmp_path, batch=8, tell=told.append)
     assert told[0].startswith("1 measure on")
+
+
+def test_the_images_that_were_read_are_counted(model, tmp_path):
+    """Of 26, two cannot be read; also when finished measures are taken up again."""
+    for _ in range(2):
+        data = as_set(Arrays(arrays(26, side=16).source.pixels, {3, 7}), test=8)
+        found = vitreous.look(model, data, only=["attention-distance", "positions", "shift"], out=tmp_path, batch=8)
+        assert found.data["images"] == 24
+        assert str(found).startswith("this ViT on 24 images of ")
+        text = (tmp_path / "look.html").read_text("utf-8")
+        assert "on 24 images of " in text
+        assert "<td>24 of " in text
+        assert "26" not in re.findall(r"(\d+) images", text)
+    assert vitreous.look(model, arrays(80, side=16), only=["shift"], batch=8).data["images"] == 64  # its sample
+    assert vitreous.look(model, arrays(80, side=16), only=["positions"]).data["images"] == 80  # it reads none
 
 
 def test_the_cost_comes_first_and_progress_reaches_its_end(model, pictures):

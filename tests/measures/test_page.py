@@ -15,6 +15,7 @@ from tiny_models import BIT, VIT, awake
 
 import vitreous
 from vitreous.measures import MEASURES
+from vitreous.measures.figures import draw
 from vitreous.measures.measure import Measure
 from vitreous.measures.page import LOOK_WORDS, TOP_LINES, page, section, write_page
 from vitreous.measures.page.looker import fitting
@@ -76,6 +77,58 @@ def test_ten_lines_with_numbers(html):
     assert len(lines) == TOP_LINES
     assert [name for name, _ in lines] == [name for name in MEASURES if name in dict(lines)]
     assert sum(bool(re.search(r"\d", text)) for _, text in lines) >= TOP_LINES - 1
+
+
+def test_a_nearly_even_rollout_is_the_last_of_the_lines(seen):
+    def lines(spread):
+        rollout = seen["rollout"] | {"spread_patches": spread}
+        names = ("rollout", "attention-distance", "similarity", "shift")
+        few = dataclasses.replace(seen, found={name: seen[name] for name in names} | {"rollout": rollout})
+        html = pages.render(page(few))
+        return re.findall(r'<li><a href="#([\w-]+)">', html.split('<section id="short"')[1].split("</section>")[0])
+
+    assert lines(14.3) == ["rollout", "attention-distance", "similarity", "shift"]  # of 16 places
+    assert lines(14.5) == ["attention-distance", "similarity", "shift", "rollout"]
+
+
+@pytest.mark.parametrize("untrained", [(1,), (0,), (0, 1)], ids=["against", "model", "both"])
+def test_nothing_is_said_of_random_weights(seen, untrained):
+    """No line, box or caption: not in the terminal, on the page, in JSON, in a notebook or in a figure's file."""
+    models = [seen.model, seen.against]
+    for side in untrained:
+        models[side] = models[side] | {"is_untrained": True, "name": f"R{side} (random weights)"}
+    found = dataclasses.replace(seen, model=models[0], against=models[1])
+    said, silent = set(), set()
+    for side, numbers in enumerate((seen.found, seen.found_against)):
+        for name, each in numbers.items():
+            is_silent = side in untrained or MEASURES[name].is_pair
+            (silent if is_silent else said).add(MEASURES[name].says(each)[1:])
+    html, captions = pages.render(page(found)), [figure.caption for each in draw(found).values() for figure in each]
+    shown = [str(found), html, found._repr_html_(), *found.to_json()["summary"], *captions]
+    text = "\n".join(shown).replace("\u00a0", " ")
+    assert [words for words in silent - said if words in text] == []
+    assert [words for words in said if words not in text] == []
+    assert all("(random weights)" in caption or caption[1:].startswith(tuple(said)) for caption in captions)
+    beside = f"R{untrained[0]} (random weights): untrained, drawn beside for comparison only."
+    assert str(found).count(beside) == html.count(beside) == (len(untrained) == 1)
+    assert ("figures of them say nothing about learning" in str(found)) == (len(untrained) == 2)
+
+
+def test_the_command_can_be_pasted_and_names_no_home(seen, monkeypatch):
+    """The record keeps the end of a path; the page has what was typed, the user's own folder as ~."""
+    monkeypatch.setenv("HOME", "/home/anna")
+    typed = dataclasses.replace(
+        seen,
+        model=seen.model | {"name": "/home/anna/my models/photos"},
+        data=seen.data | {"path": "/data/photos"},
+        against=seen.against | {"name": "relative/bit"},
+        record={"command": ["vitreous", "look", "photos", "photos", "--against", "relative/bit", "--only", "a,b"]},
+    )
+    about = pages.render(page(typed)).split('<section id="about"')[1].replace("<wbr>", "")
+    line = "vitreous look ~/&#39;my models/photos&#39; /data/photos --against relative/bit --only a,b"
+    assert line in about
+    assert "24 of /data/photos (" in about
+    assert "/home/anna" not in about
 
 
 def test_the_page_holds_the_maps_that_were_measured(seen, html):

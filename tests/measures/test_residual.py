@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+from picture_sets import arrays
 from recorded_measures import recorded
 from tiny_models import BIT, awake, images
 from torch.testing import assert_close
 
 import vitreous
 from vitreous.measures import cut_contrast, early_logits, shifted, skip_cosine, skip_ratio
+from vitreous.measures.figures import draw
 from vitreous.measures.residual import as_tokens
+from vitreous.report.marks import Words
 
 GOLDEN = recorded("skip_ratio")
 
@@ -53,6 +56,17 @@ def test_a_resnet_has_it_at_every_place():
 
 def test_a_branch_that_adds_nothing_has_no_ratio():
     assert skip_ratio(torch.ones(1, 2, 4), torch.zeros(1, 2, 4)).isnan().all()
+
+
+@pytest.mark.parametrize("changes", [{"registers": 2}, {"pool": "gap", "class_token": False}], ids=str)
+def test_the_class_token_is_marked_on_the_axis_of_tokens(changes):
+    """The others go by their number among all tokens."""
+    found = vitreous.look(awake(**changes), arrays(4, side=16), only=["skip-ratio"])
+    (figure,) = draw(found)["skip-ratio", 0]
+    words = [mark.text for mark in figure.panels[-1].chart.marks if isinstance(mark, Words)]
+    has_class = changes.get("class_token", True)
+    assert ("class" in words, "token; the first is the class token" in words) == (has_class, has_class)
+    assert ("2" if has_class else "1") in words
 
 
 def test_the_lens_at_the_end_is_the_answer():

@@ -161,6 +161,15 @@ def test_attention_distance():
     ]
     near(column(found, "distance_px"), far.mean(0).flatten())
     near(column(found, "error_px"), standard_error(far).flatten(), rtol=2e-3)
+    among = np.zeros((IMAGES, DEPTH, HEADS))
+    for block in range(DEPTH):
+        of_patches = attention(block)[:, :, FRONT:, FRONT:]
+        of_patches = of_patches / of_patches.sum(-1, keepdims=True)
+        for i, (row, col) in enumerate(PLACES):
+            for j, (other_row, other_col) in enumerate(PLACES):
+                pixel = math.hypot(TALL * (row - other_row), WIDE * (col - other_col))
+                among[:, block] += of_patches[:, :, i, j] * pixel / N
+    near(column(found, "among_patches_px"), among.mean(0).flatten())
     near(found["by_layer_px"], far.mean((0, 2)))
     alike = sum(math.hypot(TALL * (a - c), WIDE * (b - d)) for a, b in PLACES for c, d in PLACES)
     near(found["uniform_px"], alike / N**2)
@@ -654,6 +663,7 @@ def test_an_image_that_cannot_be_read_takes_its_label_with_it():
     lost = 2  # in the order of the look
     broken = as_set(Arrays(pictures().source.pixels, {int(order()[lost])}), test=TEST)
     found = vitreous.look(model(), broken, only=["skip-removal", "logit-lens"], batch=BATCH)
+    assert found.data["images"] == IMAGES - 1
     assert found["logit-lens"]["images"] == found["skip-removal"]["images"] == IMAGES - 1
     kept = np.delete(np.arange(IMAGES), lost)
     before = answers(held()["logits"])[kept] == truth()[kept]

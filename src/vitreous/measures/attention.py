@@ -6,6 +6,7 @@ B images   H heads   T tokens; the last N = h·w are the patches
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +25,8 @@ from vitreous.measures.drawing import (
     share_of_look,
     top_with_room,
 )
-from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
-from vitreous.measures.subject import needs_attention, needs_class_token
+from vitreous.measures.measure import PLURAL, Arrays, Averages, Drawn, Found, Measure, number_of, on_few_places, plain
+from vitreous.measures.subject import Subject, needs_attention, needs_class_token
 from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
 from vitreous.report.colours import colours
@@ -64,7 +65,8 @@ def attention_distance(weights: Tensor, grid: tuple[int, int], patch: Pixels, *,
     pixels = pixels.to(weights)
     if renormalise:
         per_query = (weights * pixels).sum(-1)[..., -n:]
-        return (per_query / weights[..., -n:, -n:].sum(-1)).mean(-1)
+        to_patches = weights[..., -n:, -n:].sum(-1).clamp(min=torch.finfo(weights.dtype).tiny)
+        return (per_query / to_patches).mean(-1)
     return weights.flatten(2) @ pixels.flatten() / n  # one product, no copy of B H T T
 
 
@@ -90,8 +92,23 @@ def head_likeness(weights: Tensor) -> Tensor:
 
 
 class _Distance(Averages):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__(subject)
+        self.among_patches = Averages()  # without the look at tokens in front
+
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        self.gather(tap, attention_distance(x.float(), self.subject.grid, self.subject.patch))
+        grid, patch = self.subject.grid, self.subject.patch
+        self.gather(tap, attention_distance(x.float(), grid, patch))
+        if self.subject.prefix:
+            self.among_patches.gather(tap, attention_distance(x.float(), grid, patch, renormalise=True))
+
+    def update(self) -> None:
+        super().update()
+        self.among_patches.update()
+
+    def drop(self) -> None:
+        super().drop()
+        self.among_patches.drop()
 
     def finish(self) -> Found:
         grid, patch, prefix = self.subject.grid, self.subject.patch, self.subject.prefix
@@ -102,20 +119,44 @@ class _Distance(Averages):
             "uniform_with_front_tokens_px": uniform_distance(grid, patch, prefix=prefix),
             "grid": list(grid),
             "patch_px": list(patch),
+            "place": self.subject.place,
+            "in_front": _in_front(self.subject),
             "images": self.images,
             "local_share_first_block": float((first < uniform / 2).double().mean()),
             "by_layer_px": self.by_layer(),
-            "rows": self.by_head("distance_px", "error_px"),
+            "rows": self._rows(),
         }
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """A row for each head.  among_patches_px: each row of attention divided by its share on patches."""
+        rows = self.by_head("distance_px", "error_px")
+        sums = self.among_patches.by_head("px", "error") or [{"px": row["distance_px"]} for row in rows]
+        return [row | {"among_patches_px": other["px"]} for row, other in zip(rows, sums, strict=True)]
+
+
+def _in_front(subject: Subject) -> str:
+    """What stands before the patches, in words; empty if nothing does."""
+    if not subject.prefix:
+        return ""
+    return "class token" if subject.prefix == 1 and subject.has_class_token else "tokens in front"
 
 
 def _say_distance(found: Found) -> str:
-    first = [row["distance_px"] for row in found["rows"] if row["layer"] == 0]
-    by_layer, uniform = found["by_layer_px"], found["uniform_px"]
-    low, high = f"{min(first):.0f}", f"{max(first):.0f}"
-    text = f"heads of the first block look {low if low == high else f'{low} to {high}'} px far"
+    first = [row for row in found["rows"] if row["layer"] == 0]
+    by_layer, uniform, front = found["by_layer_px"], found["uniform_px"], found["in_front"]
+    text = f"heads of the first block look {_pixel_range(first, 'distance_px')} far"
     text += f", the last block's {by_layer[-1]:.0f} px on average" if len(by_layer) > 1 else ""
-    return f"{text}; looking everywhere alike would be {uniform:.0f} px"
+    if front:
+        last = [row["among_patches_px"] for row in found["rows"] if row["layer"] == len(by_layer) - 1]
+        text += f", a look at the {front} counted as 0 px; among {PLURAL[found['place']]} alone "
+        text += _pixel_range(first, "among_patches_px")
+        text += f" and {sum(last) / len(last):.0f} px" if len(by_layer) > 1 else ""
+    return f"{text}; looking everywhere alike would be {uniform:.0f} px{on_few_places(found['grid'])}"
+
+
+def _pixel_range(rows: list[dict[str, Any]], key: str) -> str:
+    low, high = (f"{pick(row[key] for row in rows):.0f}" for pick in (min, max))
+    return f"{low} px" if low == high else f"{low} to {high} px"
 
 
 ATTENTION_TAPS = {"vit": ("blocks.*.attention.weights",)}
@@ -148,12 +189,14 @@ def _draw_distance(found: Found, beside: Found | None, arrays: Arrays) -> list[D
         series, title="how far the heads of three blocks look, sorted", x_title="head, the nearest first",
         x_is_whole=True, level=level, y_range=span,
     )  # fmt: skip
+    counts = f" ({found['in_front']}: 0)" if found["in_front"] else ""
     over = over_photos(
-        arrays, of_three_blocks(arrays, "distance"), heading="How far each patch looks", says=lambda px: f"{px:.0f} px"
-    )
+        arrays, of_three_blocks(arrays, "distance"), heading=f"How far each {found['place']} looks{counts}",
+        says=lambda px: f"{px:.0f} px",
+    )  # fmt: skip
     return [
-        Drawn([Panel(depth, "Mean attention distance, pixels"), *over], paper="P1-fig7"),
-        Drawn([Panel(ranked, "The same, heads sorted, pixels")], paper="P2-fig3"),
+        Drawn([Panel(depth, f"Mean distance, pixels{counts}"), *over], paper="P1-fig7"),
+        Drawn([Panel(ranked, f"The same, heads sorted, pixels{counts}")], paper="P2-fig3"),
     ]
 
 
@@ -168,15 +211,16 @@ def of_three_blocks(arrays: Arrays, name: str) -> dict[str, NDArray[np.floating]
 def _distance_method(found: Found) -> str:
     tall, wide = found["patch_px"]
     apart = f"{tall:g} px" if tall == wide else f"{tall:g} and {wide:g} px"
+    zero = f"; a look at the {front} counts as 0 px: rows are not renormalised" if (front := found["in_front"]) else ""
     return (
-        f"Mean over {counted(found['images'], 'image')} and all patches of Σ attention × distance, patches {apart} "
-        "apart; tokens in front are left out, and rows are not renormalised."
+        f"Mean over {counted(found['images'], 'image')} and all {PLURAL[found['place']]} of Σ attention × distance, "
+        f"neighbours {apart} apart{zero}."
     )
 
 
 ATTENTION_DISTANCE = Measure(
     name="attention-distance",
-    sentence="How far each head looks from a patch, in pixels, against a head that looks everywhere alike.",
+    sentence="How far each head looks, in pixels, against a head that looks everywhere alike.",
     figure="P1 figure 7 (right) and 11; P2 figures 3 and 4",
     saw="Low layers mix heads that look locally with heads that span the image; high layers look globally.",
     start=_Distance,
@@ -197,7 +241,7 @@ class _Entropy(Averages):
     def finish(self) -> Found:
         tokens = math.prod(self.subject.grid) + self.subject.prefix
         body: Found = {"largest_nats": math.log(tokens), "images": self.images, "by_layer_nats": self.by_layer()}
-        return body | {"rows": self.by_head("entropy_nats", "error_nats")}
+        return body | {"place": self.subject.place, "rows": self.by_head("entropy_nats", "error_nats")}
 
 
 def _say_entropy(found: Found) -> str:
@@ -215,7 +259,7 @@ def _draw_entropy(found: Found, beside: Found | None, arrays: Arrays) -> list[Dr
         y_range=(0.0, top_with_room([largest], [beside["largest_nats"]] if beside else None)),
     )  # fmt: skip
     over = over_photos(
-        arrays, of_three_blocks(arrays, "spread"), heading="Over how many tokens each patch looks",
+        arrays, of_three_blocks(arrays, "spread"), heading=f"Over how many tokens each {found['place']} looks",
         says=lambda tokens: f"{tokens:.0f}",
     )  # fmt: skip
     return [Drawn([Panel(chart, "Entropy of attention, nats"), *over])]
@@ -252,35 +296,36 @@ class _ClassAttention(Averages):
             for head, values in enumerate(self.mean(tap))
         ]
         by_layer = [dict(zip(self.PARTS, plain(self.mean(tap).mean(0).tolist()), strict=True)) for tap in self.sums]
-        return {"images": self.images, "by_layer": by_layer, "rows": rows}
+        return {"images": self.images, "place": self.subject.place, "by_layer": by_layer, "rows": rows}
 
 
 def _say_class(found: Found) -> str:
     first, last = found["by_layer"][0], found["by_layer"][-1]
     return (
         f"the class token gives itself {100 * first['to_itself']:.0f} % of its look in the first block and "
-        f"{100 * last['to_itself']:.0f} % in the last, where patches give it {100 * last['from_patches']:.0f} %"
+        f"{100 * last['to_itself']:.0f} % in the last, where {PLURAL[found['place']]} give it "
+        f"{100 * last['from_patches']:.0f} %"
     )
 
 
 def _draw_class(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
-    by_layer = found["by_layer"]
-    named = {"to itself": "to_itself", "to patches": "to_patches", "from patches": "from_patches"}
+    by_layer, places = found["by_layer"], PLURAL[found["place"]]
+    named = {"to itself": "to_itself", f"to {places}": "to_patches", f"from {places}": "from_patches"}
     chart = charts.lines(
         lines_of(by_layer, range(1, len(by_layer) + 1), named),
         title="attention of the class token by block", x_title=BLOCK_AXIS, x_is_whole=True, is_share=True,
         y_range=(0.0, 1.0),
     )  # fmt: skip
     over = over_photos(
-        arrays, of_three_blocks(arrays, "to_class"), heading="How much each patch looks at the class token",
-        says=share_of_look,
+        arrays, of_three_blocks(arrays, "to_class"), says=share_of_look,
+        heading=f"How much each {found['place']} looks at the class token",
     )  # fmt: skip
     return [Drawn([Panel(chart, "Share of the class token's attention"), *over])]
 
 
 CLASS = Measure(
     name="class-attention",
-    sentence="How much the class token looks at itself and at the patches, and how much the patches look at it.",
+    sentence="How much the class token looks at itself and at the image, and how much the image looks at it.",
     figure="not in P1 or P2; beside P1 figure 6",
     saw="Not measured there.",
     start=_ClassAttention,
@@ -289,8 +334,8 @@ CLASS = Measure(
     why_not=needs_class_token,
     draw=_draw_class,
     method=lambda found: (
-        f"Row and column of the class token, mean over heads and {counted(found['images'], 'image')}; from patches: "
-        "mean over them."
+        f"Row and column of the class token, mean over heads and {counted(found['images'], 'image')}; from "
+        f"{PLURAL[found['place']]}: mean over them."
     ),
     rank=13,
     arrays_of="attention-maps",

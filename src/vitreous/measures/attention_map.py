@@ -15,7 +15,7 @@ from vitreous.errors import DataError
 from vitreous.images.pixels.preprocess import seen_box
 from vitreous.measures.attention import patch_distances
 from vitreous.measures.drawing import PHOTO_SIDE, Photo, looks_of, over_photos, rgb, share_of_look, stacked
-from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading
+from vitreous.measures.measure import PLURAL, Arrays, Drawn, Found, Measure, Reading
 from vitreous.measures.rollout import Flow, needs_reads, relevance_map
 from vitreous.measures.subject import Subject, needs_attention
 from vitreous.words import counted
@@ -152,6 +152,7 @@ class _Maps(Reading):
             "grid": list(self.subject.grid),
             "pooled_to": list(self.small),
             "front_tokens": self.subject.prefix,
+            "place": self.subject.place,
             "who_looks": _who_looks(self.subject),
             "bytes": int(self.kept["maps"].nbytes),
         }
@@ -167,7 +168,7 @@ class _Maps(Reading):
 def _who_looks(subject: Subject) -> str:
     if subject.has_class_token:
         return "the class token looks"
-    return "the first register looks" if subject.prefix else "the patches look"
+    return "the first register looks" if subject.prefix else f"the {PLURAL[subject.place]} look"
 
 
 def _say(found: Found) -> str:
@@ -186,28 +187,28 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     last = {"mean of heads": looks[:, -1].mean(1)}
     if found["images"] > 1:
         panels = over_photos(arrays, last, heading=f"Where {who}, block {blocks}", most=found["images"], **shown)
-        return [Drawn(panels, paper="P1-fig6")]
+        return [Drawn(panels)]
     last |= {f"head {h + 1}": looks[:, -1, h] for h in range(heads) if heads > 1}
     by_block = {f"block {b + 1}": looks[:, b].mean(1) for b in range(blocks)}
     panels = over_photos(arrays, last, heading=f"Where {who}, block {blocks}", **shown)
     panels += over_photos(arrays, by_block, heading=f"Where {who}, mean of heads", **shown)
-    return [Drawn(panels, paper="P1-fig6")]
+    return [Drawn(panels)]
 
 
 def _method(found: Found) -> str:
     (h, w), (rows, columns) = found["grid"], found["pooled_to"]
     pooled = f"{h}×{w}, none pooled" if (h, w) == (rows, columns) else f"pooled from {h}×{w} to {rows}×{columns}"
     return (
-        f"{counted(found['images'], 'image')}; patches as queries and keys {pooled}, each map as bytes of its own "
-        "largest weight. Colours go by the square root of a weight, each map on its own scale."
+        f"{counted(found['images'], 'image')}; {PLURAL[found['place']]} as queries and keys {pooled}, each map as "
+        "bytes of its own largest weight. Colours go by the square root of a weight, each map on its own scale."
     )
 
 
 MAPS = Measure(
     name="attention-maps",
-    sentence="Where every patch looks, in every block and head, on a few of the images.",
-    figure="P1 figures 6 and 14",
-    saw="The class token looks at the object.",
+    sentence="Where every token looks, in every block and head, on a few of the images.",
+    figure="not in P1 or P2; beside P1 figures 6 and 14, which are rollouts",
+    saw="Not measured there.",
     start=_Maps,
     says=_say,
     taps={"vit": ("blocks.*.attention.weights",), "map": ("**pool.weights",)},

@@ -18,6 +18,7 @@ from vitreous.report import charts
 from vitreous.report.charts import Line, Span, Tile, tile_side
 from vitreous.report.colours import MAX_SIDE_UNSMOOTHED, colours
 from vitreous.report.files import Panel
+from vitreous.words import percent, shortened
 
 BLOCK_AXIS, LAYER_AXIS = "block", "layer, from first to last"
 COLOUR_AT_LOWEST, COLOUR_AT_HIGHEST = 0.8, 0.25  # share of a map's colour over the image
@@ -25,6 +26,7 @@ OVERLAY_SIDE = 112  # pixels of a small picture's longer side
 PHOTO_SIDE = 448  # pixels of a photo's longer side, as it is kept
 PIXELS_PER_TILE_PIXEL = 2  # sharp on a fine screen
 VEIL_AT_LOWEST, VEIL_AT_HIGHEST = 0.72, 0.3  # share of a map's colour over a photo
+LEADER_LETTERS = 28  # of a class in a legend
 UNSEEN_GREY, UNSEEN_CONTRAST = 128.0, 0.35  # the parts of a photo that the model does not see
 
 
@@ -63,6 +65,11 @@ def banded(
     value, spread = column(rows, key), np.nan_to_num(column(rows, error))
     low, high = (np.clip(value + way * 2 * spread, *within) for way in (-1, 1))
     return Line(name, x, value, low, high, has_points=has_points)
+
+
+def chance_of(found: Found) -> str:
+    """The name of a line over one image."""
+    return f"chance given to {shortened(found['leader'], LEADER_LETTERS)}"
 
 
 def both_rows(found: Found, beside: Found | None) -> list[dict[str, Any]]:
@@ -198,7 +205,7 @@ def looks_of(arrays: Arrays) -> NDArray[np.float32]:
 
 
 def share_of_look(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return percent(share, 0 if share >= 0.0995 else 1)  # as look.js does
 
 
 def veil_scale() -> NDArray[np.uint8]:

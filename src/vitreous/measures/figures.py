@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,9 @@ def figures_of(inspection: Inspection, name: str, side: int = 0) -> list[Figure]
     arrays = inspection.arrays.get((measure.arrays_of or name) + ending, {})
     names = inspection.names
     who = " and ".join(names) if measure.is_pair else names[side]
-    caption = f"{sentence(measure.says(found))} {who} on {inspection.seen}."
+    answer = "" if measure.is_pair else inspection.answered(side)
+    says = f"{sentence(measure.says(found))} " if inspection.is_said(name, side) else ""
+    caption = f"{says}{who} on {inspection.seen}{f': {answer}' if answer else ''}."
     rows, method = measure.rows(found), measure.method(found)
     return [
         Figure(
@@ -92,11 +94,9 @@ def figures_of(inspection: Inspection, name: str, side: int = 0) -> list[Figure]
     ] or [Figure(paper_name(measure) + ending, f"{title_of(name)}: {who}", (), caption, method, rows)]
 
 
-def check_papers(papers: str | None, out: object, tell: Callable[[str], None] = lambda line: None) -> None:
-    """Refuse, before the work, a paper that we do not draw and a PDF that we cannot make; tell what is left out."""
+def check_papers(papers: str | None, out: object) -> None:
+    """Refuse, before the work, a paper that we do not draw and a PDF that we cannot make."""
     if papers is None:
-        if out is not None and not report_files.has_matplotlib():
-            tell(f"figures are written as SVG and CSV; for PNG too, install matplotlib: {report_files.INSTALL_PLOT}")
         return
     if papers not in PAPERS:
         raise ConfigError(f"there is no paper {papers!r} to take figures from; give --figures {' or '.join(PAPERS)}")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitreous.measures.attention import patch_distances
 from vitreous.measures.drawing import column
-from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
+from vitreous.measures.measure import PLURAL, Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject
 from vitreous.models.positions import Positions
 from vitreous.models.vit import ViT
@@ -195,16 +195,17 @@ def _filter_picture(numbers: NDArray[np.float64], channels: int, tall: int, wide
 
 FILTERS = Measure(
     name="patch-filters",
-    sentence="The shapes that the model looks for in every patch, the most used first.",
+    sentence="The shapes that the model looks for, the most used first.",
     figure="P1 figure 7 (left)",
-    saw="The leading components look like basis functions for the fine structure of a patch.",
+    saw="In ViTs that read pixels, the leading components look like basis functions for the fine structure of a patch.",
     start=_Filters,
     says=_say_filters,
     cost="reads the weights alone",
     why_not=_needs_vit,
     draw=_draw_filters,
     method=lambda found: (
-        "Singular vectors of the patch projection, the mean filter taken out; each drawn on its own scale, grey is 0."
+        "Singular vectors of the patch projection, the mean filter taken out"
+        + ("." if found["components"] is None else "; each drawn on its own scale, grey is 0.")
     ),
     rank=16,
 )
@@ -216,7 +217,8 @@ class _Positions(Reading):
         table = position_table(model)
         assert table is not None
         likeness = position_likeness(table.cpu(), model.grid)
-        found: Found = {"grid": list(model.grid)} | plain(position_structure(likeness))
+        found: Found = {"grid": list(model.grid), "place": self.subject.place}
+        found |= plain(position_structure(likeness))
         step = max(1, -(-max(model.grid) // 16))  # at most 16 tiles a side, for the page
         kept = likeness[::step, ::step]
         found |= {"tile_step": step, "tiles": plain(kept, 4)}
@@ -267,8 +269,8 @@ def _draw_positions(found: Found, beside: Found | None, arrays: Arrays) -> list[
     step = found["tile_step"]
     names = [[Span(str(i * step + 1), n + 1) for i in range(count)] for count, n in ((rows, h), (columns, w))]
     chart = charts.heatmap(
-        mosaic, title="cosine of position vectors", rows=names[0], columns=names[1], y_title="row of the patch",
-        x_title="column of the patch", low=-1.0, high=1.0, side=290,
+        mosaic, title="cosine of position vectors", rows=names[0], columns=names[1],
+        y_title=f"row of the {found['place']}", x_title=f"column of the {found['place']}", low=-1.0, high=1.0, side=290,
     )  # fmt: skip
     return [Drawn([Panel(chart, "Cosine of each place with all places")], paper="P1-fig7")]
 
@@ -276,8 +278,8 @@ def _draw_positions(found: Found, beside: Found | None, arrays: Arrays) -> list[
 def _positions_method(found: Found) -> str:
     step = found["tile_step"]
     return (
-        "Cosine between the position vectors of every two patches; a tile is one place against all, laid out as the "
-        f"image is{'' if step == 1 else f', one place in {step}'}."
+        f"Cosine between the position vectors of every two {PLURAL[found['place']]}; a tile is one of them "
+        f"against all, laid out as the image is{'' if step == 1 else f', one place in {step}'}."
     )
 
 

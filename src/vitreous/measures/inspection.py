@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from vitreous.files import write_bytes, write_json
 from vitreous.images.sources.paths import is_image_name
 from vitreous.measures.drawing import short_name, short_names
 from vitreous.measures.measure import Found, Measure
+from vitreous.measures.shown import ShownImage
 from vitreous.words import counted
 
 LOOK_SCHEMA = "vitreous.look/1"
@@ -35,6 +36,7 @@ class Inspection:
     found_against: dict[str, Found] = field(default_factory=dict)
     skipped_against: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, dict[str, NDArray[Any]]] = field(default_factory=dict)  # measure -> what JSON is too small for
+    shown: tuple[ShownImage, ...] = ()  # of a look at few images
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     record: dict[str, Any] = field(default_factory=dict)
@@ -50,16 +52,30 @@ class Inspection:
             name: {"sentence": m.sentence, "figure": m.figure, "papers_saw": m.saw} for name, m in self.measures.items()
         }
         body: dict[str, Any] = {"schema": LOOK_SCHEMA, "model": self.model, "against": self.against, "data": self.data}
-        body |= {"settings": self.settings, "measures": told, "summary": self.lines(), "found": self.found}
+        body |= {"settings": self.settings, "shown": [each.to_json() for each in self.shown]}
+        body |= {"measures": told, "summary": self.lines(), "found": self.found}
         body |= {"skipped": self.skipped, "found_against": self.found_against}
         body |= {"skipped_against": self.skipped_against, "notes": list(self.notes), "seconds": round(self.seconds, 3)}
         return body | {"record": self.record}
 
     @property
+    def models(self) -> list[dict[str, Any]]:
+        """The model, and the one it is compared with."""
+        return [self.model, *([self.against] if self.against else [])]
+
+    @property
     def names(self) -> list[str]:
-        """What people call the model, and the one it is compared with."""
-        models = [self.model, *([self.against] if self.against else [])]
-        return short_names([str(model["name"]) for model in models])
+        """What people call them."""
+        return short_names([str(model["name"]) for model in self.models])
+
+    @property
+    def untrained(self) -> str:
+        """Which model has random weights, and what that means; empty if both are trained."""
+        names = [name for name, model in zip(self.names, self.models, strict=True) if model.get("is_untrained")]
+        if len(names) < len(self.models):
+            return f"{names[0]}: untrained, drawn beside for comparison only." if names else ""
+        them = "it" if len(names) == 1 else "them"
+        return f"{' and '.join(names)}: untrained. Numbers and figures of {them} say nothing about learning."
 
     @property
     def seen(self) -> str:
@@ -71,28 +87,53 @@ class Inspection:
             else f"{counted(self.data['images'], 'image')} of {path}"
         )
 
+    def answered(self, side: int) -> str:
+        """The model's answer to the only image, in few words; empty for several images."""
+        return self.shown[0].given[side].phrase if len(self.shown) == 1 else ""
+
     def says(self, name: str, found: Found) -> str:
         """The line of a measure, with a caution if the images are too few."""
         measure = self.measures[name]
         caution = measure.caution(self.data["images"])
         return measure.says(found) + ("" if caution is None else f"; careful: {caution}")
 
+    def is_said(self, name: str, side: int = 0) -> bool:
+        """False for a number of random weights, or of a comparison with them: it is no finding."""
+        models = self.models if self.measures[name].is_pair else [self.models[side]]
+        return not any(model.get("is_untrained") for model in models)
+
+    def told(self, side: int = 0) -> dict[str, str]:
+        """The line of each measure, but for numbers of random weights."""
+        found = (self.found, self.found_against)[side]
+        return {name: self.says(name, numbers) for name, numbers in found.items() if self.is_said(name, side)}
+
     def lines(self) -> list[str]:
         """What this model does, a line for each measure."""
-        return [self.says(name, found) for name, found in self.found.items()]
+        return list(self.told().values())
 
     def rows(self) -> list[tuple[str, str]]:
-        """Each measure and its line, or why it has none."""
-        rows = list(zip(self.found, self.lines(), strict=True))
-        rows += [(f"{name} (against)", self.says(name, found)) for name, found in self.found_against.items()]
+        """The answer to each of a few images; each measure and its line, or why it has none."""
+        rows = list(self._answers())
+        rows += self.told().items()
+        if self.against:
+            rows += [(f"{name} (against)", text) for name, text in self.told(1).items()]
         return rows + [(name, f"not measured: {why}") for name, why in self.skipped.items()]
+
+    def _answers(self) -> Iterator[tuple[str, str]]:
+        for side, ending in enumerate(("", " (against)")[: len(self.names)]):
+            for image in self.shown:
+                given, name = image.given[side], f"{image.name}: " if len(self.shown) > 1 else ""
+                if given.said:
+                    yield f"answer{ending}", f"{name}{given.said}"
+                yield f"image{ending}", f"{name}the model gets it {given.how}"
 
     def __str__(self) -> str:
         versus = f" against {self.against['name']}" if self.against else ""
         first = f"{self.model['name']}{versus} on {self.seen}"
         rows = self.rows()
         width = max((len(name) for name, _ in rows), default=0)
-        return "\n".join([first, *(f"{name:<{width}}  {text}" for name, text in rows), *self.notes])
+        lines = (f"{name:<{width}}  {text}" for name, text in rows)
+        return "\n".join([first, *filter(None, [self.untrained]), *lines, *self.notes])
 
     __repr__ = __str__  # at a prompt
 

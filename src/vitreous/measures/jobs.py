@@ -19,12 +19,13 @@ from vitreous.measures.subject import Subject
 
 @dataclass(eq=False)
 class Job:
-    """One measure of one model, or of a pair; later what it found."""
+    """One measure of one model, or of a pair; later what it found.  read: images that were read for it."""
 
     measure: Measure
     side: int
     found: Found = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    read: int = 0
 
     @property
     def key(self) -> str:
@@ -71,7 +72,7 @@ class Store:
         kept = self._read(self.folder / f"{job.key}.json")
         if kept.get("identity") != self.identity:
             return False
-        job.found = kept["found"]
+        job.found, job.read = kept["found"], kept["read"]
         if kept.get("has_arrays"):
             try:
                 with np.load(self.arrays / f"{job.key}.npz", allow_pickle=False) as arrays:
@@ -83,5 +84,5 @@ class Store:
     def save(self, job: Job) -> None:
         if job.arrays:
             save_arrays(self.arrays / f"{job.key}.npz", job.arrays)
-        body = {"identity": self.identity, "found": job.found, "has_arrays": bool(job.arrays)}
+        body = {"identity": self.identity, "found": job.found, "read": job.read, "has_arrays": bool(job.arrays)}
         write_json(self.folder / f"{job.key}.json", body, force=True, indent=None)

@@ -15,16 +15,18 @@ from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import Probed, probe_features
 from vitreous.measures.drawing import BLOCK_AXIS, LAYER_AXIS, column, layer_name
 from vitreous.measures.layer_similarity import is_block
-from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
+from vitreous.measures.measure import PLURAL, Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject
 from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 PROBE_SHOTS = 10
 PROBE_SEEDS = 3
 MAX_IMAGES_HELD = 2048  # their features stay in memory
 MIN_TRAIN_IMAGES = 2  # labelled, of a class
+MAX_TIES_NAMED = 2  # layers that are equally right
 
 
 BLOCK_OUTPUTS = {  # the output of every block and unit
@@ -95,6 +97,7 @@ class _Probes(Held):
             "shots": PROBE_SHOTS,
             "seeds": PROBE_SEEDS,
             "chance": plain(chance),
+            "place": self.subject.place,
             "constant": [_named(name) for name in train.values if name not in read],
             "rows": [_row(name, shots, full, chance) for name in train.values],
         }
@@ -129,10 +132,11 @@ def _named(name: str) -> str:
     return f"{tap.removesuffix('.output')} ({pool})"
 
 
-def _told(named: list[str]) -> str:
-    """Names such as `blocks.0 (cls)`, for people."""
+def _told(found: Found, most: int | None = None) -> str:
+    """What is constant, such as `blocks.0 (cls)`, for people."""
+    named, words = found["constant"][:most], _token_words(found)
     parts = (name.removesuffix(")").partition(" (") for name in named)
-    return ", ".join(f"{layer_name(tap)} ({TOKEN_WORDS[pool]})" for tap, _, pool in parts)
+    return ", ".join(f"{layer_name(tap)} ({words[pool]})" for tap, _, pool in parts)
 
 
 def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
@@ -157,24 +161,37 @@ def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
     return why_not
 
 
-TOKEN_WORDS = {"cls": "class token", "gap": "mean patch", "middle": "one patch"}
+def _token_words(found: Found) -> dict[str, str]:
+    return {"cls": "class token", "gap": f"mean of {PLURAL[found['place']]}", "middle": f"one {found['place']}"}
 
 
 def _say(found: Found) -> str:
     rows, chance = found["rows"], found["chance"]
-    best = max(rows, key=lambda row: row["linear"])
-    if best["linear"] <= chance:
+    top = max(row["linear"] for row in rows)
+    if top <= chance:
         text = f"a linear fit reads the class from no layer better than by chance ({100 * chance:.0f} %)"
     else:
+        best = [row for row in rows if row["linear"] == top]
+        low, high = (100 * end for end in best[-1]["interval"])
         text = (
-            f"a linear fit reads the class best from {layer_name(best['layer'])} ({TOKEN_WORDS[best['tokens']]}): "
-            f"{100 * best['linear']:.0f} % right, {100 * best['ten_shot']:.0f} % by {found['shots']} shots"
+            f"a linear fit reads the class best from {_names(found, best)}: {100 * top:.0f} % of "
+            f"{counted(found['images'], 'test image')} right ({low:.0f} to {high:.0f} %), "
+            f"{100 * best[-1]['ten_shot']:.0f} % by {found['shots']} shots"
         )
         first = rows[0]
-        if first["layer"] != best["layer"]:
+        if first["layer"] not in {row["layer"] for row in best}:
             text += f"; from {layer_name(first['layer'])} {100 * first['linear']:.0f} %"
         text += f"; by chance {100 * chance:.0f} %"
-    return text + (f"; constant: {_told(constant[:3])}" if (constant := found.get("constant")) else "")
+    return text + (f"; constant: {_told(found, 3)}" if found.get("constant") else "")
+
+
+def _names(found: Found, rows: list[dict[str, Any]]) -> str:
+    """What is equally right; of many, the deepest and how many more."""
+    words = _token_words(found)
+    names = [f"{layer_name(row['layer'])} ({words[row['tokens']]})" for row in rows]
+    if len(names) > MAX_TIES_NAMED:
+        return f"{names[-1]} and {len(names) - 1} more alike"
+    return " and ".join(names) + (" alike" if len(names) > 1 else "")
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
@@ -182,37 +199,40 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     order = {layer: i for i, layer in enumerate(dict.fromkeys(row["layer"] for row in rows))}
     is_vit = all(layer.startswith("blocks.") for layer in order)
     few, full = [], []
-    for kind, word in TOKEN_WORDS.items():
+    for kind, word in _token_words(found).items():
         own = [row for row in rows if row["tokens"] == kind]
         if not own:
             continue
         x = [order[row["layer"]] + 1 for row in own]
         seeds = np.asarray([row["ten_shot_seeds"] for row in own], np.float64)
         few.append(Line(word, x, column(own, "ten_shot"), seeds.min(1), seeds.max(1)))
-        full.append(Line(word, x, column(own, "linear")))
+        right = column(own, "linear")
+        band = np.asarray([row["interval"] or [row["linear"]] * 2 for row in own], np.float64)
+        full.append(Line(word, x, right, band[:, 0], band[:, 1]))
     how: dict[str, Any] = {"x_title": BLOCK_AXIS if is_vit else LAYER_AXIS, "x_is_whole": True, "is_share": True}
     how |= {"y_range": (0.0, 1.0), "level": (found["chance"], "chance")}
     shots = charts.lines(few, title=f"accuracy of {found['shots']}-shot probes by layer", **how)
     linear = charts.lines(full, title="accuracy of linear probes by layer", **how)
     panels = [
         Panel(shots, f"Right by {found['shots']} shots; bands: over seeds"),
-        Panel(linear, f"Right by a fit on {found['fitted_on']:,} images"),
+        Panel(linear, f"Right by a fit on {found['fitted_on']:,} images; bands: 95 %"),
     ]
     return [Drawn(panels, paper="P2-fig13")]
 
 
 def _method(found: Found) -> str:
-    constant = found.get("constant")
-    same = f"; what is the same in all images fitted on counts as chance: {_told(constant)}" if constant else ""
+    is_constant = bool(found.get("constant"))
+    same = f"; what is the same in all images fitted on counts as chance: {_told(found)}" if is_constant else ""
     return (
         f"Regularised least squares on frozen features of each layer: {found['shots']} images a class, "
-        f"{found['seeds']} draws; and all {found['fitted_on']:,}. Judged on {found['images']:,} test images{same}."
+        f"{found['seeds']} draws; and all {found['fitted_on']:,}. Judged on {found['images']:,} test images; intervals "
+        f"are Wilson's, 95 %{same}."
     )
 
 
 PROBES = Measure(
     name="probes",
-    sentence="How much of the class a linear fit can read from each layer: class token, mean of patches, one patch.",
+    sentence="How much of the class a linear fit can read from each layer: class token, mean of places, one place.",
     figure="P2 figures 11 and 13",
     saw="Class-token models keep the answer in the class token; in GAP models every token holds it at the end.",
     start=_Probes,

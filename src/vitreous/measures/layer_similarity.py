@@ -12,7 +12,15 @@ from vitreous.measures.attention import attention_distance
 from vitreous.measures.drawing import BLOCK_AXIS, block_name, column, layer_name, short_names, spans
 from vitreous.measures.filters_and_positions import NO_TREND_BELOW, rank_correlation
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, Reading, plain
-from vitreous.measures.similarity import Likeness, best_match, caution_of_likeness, centred_gram, is_whole, uniformity
+from vitreous.measures.similarity import (
+    ENOUGH_IMAGES,
+    Likeness,
+    best_match,
+    caution_of_likeness,
+    centred_gram,
+    is_whole,
+    uniformity,
+)
 from vitreous.measures.subject import Subject, needs_batches
 from vitreous.models.vit import ViT
 from vitreous.report import charts
@@ -20,6 +28,7 @@ from vitreous.report.charts import Line
 from vitreous.report.files import Cells, Panel
 from vitreous.words import counted
 
+ENOUGH_HEADS = 6  # for a rank correlation to be a finding
 SCALE_FLOOR = 0.5  # a heatmap begins here, unless a number lies below
 BLOCK_PARTS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
 UNIT_PARTS = ("conv1", "conv2", "branch", "output")
@@ -139,10 +148,12 @@ def _cells(found: Found) -> Cells:
 
 
 def _cka_method(found: Found) -> str:
-    batches = "one batch" if found["batches"] == 1 else f"{found['batches']:,} batches"
+    batches = "one batch"
+    if found["batches"] > 1:
+        batches = f"{found['batches']:,} batches: HSIC is averaged over batches first and the ratio taken last"
     return (
-        f"Linear CKA, unbiased, on {counted(found['images'], 'image')} in {batches}: HSIC is averaged over "
-        "batches first and the ratio taken last; all tokens of a layer are one vector."
+        f"Linear CKA, unbiased, on {counted(found['images'], 'image')} in {batches}; all tokens of a layer are one "
+        "vector."
     )
 
 
@@ -156,7 +167,7 @@ WITHIN = Measure(
     taps=TAPS,
     why_not=needs_batches,
     caution=caution_of_likeness,
-    needs_many=True,
+    least_images=ENOUGH_IMAGES,
     rows=_long,
     draw=_draw_within,
     method=_cka_method,
@@ -239,7 +250,7 @@ ACROSS = Measure(
     taps=TAPS,
     why_not=needs_batches,
     caution=caution_of_likeness,
-    needs_many=True,
+    least_images=ENOUGH_IMAGES,
     is_pair=True,
     rows=_long,
     draw=_draw_across,
@@ -297,6 +308,7 @@ class _Heads(_Grams):
         trend = [rank_correlation(far, [row[j] for row in matrix]) for j in known] if len(far) > 2 else []
         names = [columns[j][2:] for j in known]
         return names_of(self) | {
+            "heads": len(order),
             "heads_joined": width,
             "rows": rows,
             "rank_correlation": dict(zip(names, plain(trend), strict=bool(trend))),
@@ -305,8 +317,10 @@ class _Heads(_Grams):
 
 def _say_heads(found: Found) -> str:
     trends = [value for value in found["rank_correlation"].values() if value is not None]
+    if found["heads"] < ENOUGH_HEADS:
+        return f"the first block has {counted(found['heads'], 'head')}, too few for a trend"
     if not trends:
-        return "too few heads in the first block for a trend"
+        return "heads of the first block differ in nothing that could be ranked"
     trend = sum(trends) / len(trends)
     if abs(trend) < NO_TREND_BELOW:
         text = (
@@ -316,6 +330,10 @@ def _say_heads(found: Found) -> str:
         how = "less" if trend < 0 else "more"
         text = f"the further heads of the first block look, the {how} they are like layers of {found['models'][1]}"
     return f"{text} (rank correlation {trend:.2f})"
+
+
+def _joined(heads: int) -> str:
+    return "each by itself" if heads == 1 else f"{heads} neighbours taken together as one representation"
 
 
 def _heads_why_not(subject: Subject, other: Subject | None) -> str | None:
@@ -356,12 +374,13 @@ HEADS_AGAINST_LAYERS = Measure(
     },
     why_not=_heads_why_not,
     caution=caution_of_likeness,
-    needs_many=True,
+    least_images=ENOUGH_IMAGES,
     is_pair=True,
     draw=_draw_heads,
     method=lambda found: (
-        f"Heads of the first block sorted by distance, {found['heads_joined']} neighbours taken together as one "
-        "representation; unbiased linear CKA with each unit of the first two stages."
+        f"Heads of the first block sorted by distance, {_joined(found['heads_joined'])}; unbiased linear CKA with each "
+        "unit of the first two stages."
     ),
     rank=15,
+    says_little=lambda found: found["heads"] < ENOUGH_HEADS,
 )

@@ -8,8 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import BLOCK_AXIS, banded, blocks_of, lines_of
-from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, caution_of_shares, number_of, plain
+from vitreous.measures.drawing import BLOCK_AXIS, banded, blocks_of, chance_of, lines_of
+from vitreous.measures.measure import (
+    Arrays,
+    Averages,
+    Drawn,
+    Found,
+    Measure,
+    bands,
+    caution_of_shares,
+    number_of,
+    plain,
+)
 from vitreous.measures.subject import Subject, needs_attention, needs_head
 from vitreous.models.vit import ViT
 from vitreous.report import charts
@@ -26,6 +36,7 @@ class _Lens(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject)
         self.early: dict[str, Tensor] = {}
+        self.leader: str | None = None
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         model: Any = self.subject.model
@@ -34,6 +45,7 @@ class _Lens(Averages):
             return
         final = x.float()
         last = final.argmax(-1)
+        self.leader = self.subject.leader(last)
         places: np.ndarray = self.subject.of_batch["places"]
         truth = None if self.subject.truth is None else torch.from_numpy(self.subject.truth[places]).to(last.device)
         if truth is not None:
@@ -41,7 +53,7 @@ class _Lens(Averages):
         for name, early in self.early.items():
             answer = early.argmax(-1)
             self.gather(f"{name} same", (answer == last).double())
-            self.gather(f"{name} chance", early.softmax(-1).gather(1, last[:, None])[:, 0])
+            self.gather(f"{name} chance", self.subject.chances(early).gather(1, last[:, None])[:, 0])
             if truth is not None:
                 self.gather(f"{name} right", (answer == truth).double())
         self.early = {}
@@ -63,13 +75,13 @@ class _Lens(Averages):
             }
             for name in names
         ]
-        return {"images": self.images, "rows": rows}
+        return {"images": self.images, "leader": self.leader if self.images == 1 else None, "rows": rows}
 
 
 def _say(found: Found) -> str:
     early = [row["layer"] for row in found["rows"] if row["same_answer"] < 0.5]
     block = max(early, default=-1) + 2  # from 1: the block from which on at least half of the answers stay
-    what = "the final answer stands" if found["images"] == 1 else "half of the final answers stand"
+    what = f"read early, {found['leader']} leads" if found["images"] == 1 else "half of the final answers stand"
     return f"{what} from block {block} on" if block < len(found["rows"]) else f"{what} only at the end"
 
 
@@ -82,15 +94,18 @@ def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     x = blocks_of(rows)
+    named = {"chance given it": "chance_of_answer", "right": "accuracy"}
     series = [
         banded("same answer", rows, x, "same_answer", "same_answer_error", within=(0, 1)),
-        *lines_of(rows, x, {"chance given it": "chance_of_answer", "right": "accuracy"}),
+        *lines_of(rows, x, named),
     ]
+    if found["images"] == 1:
+        series = lines_of(rows, x, {chance_of(found): "chance_of_answer"}, has_points=True)
     chart = charts.lines(
         series, title="the final answer, read early", x_title=BLOCK_AXIS, x_is_whole=True, is_share=True,
         y_range=(0.0, 1.0),
     )  # fmt: skip
-    return [Drawn([Panel(chart, "Share of images")])]
+    return [Drawn([Panel(chart, "One image, read early" if found["images"] == 1 else "Share of images")])]
 
 
 LENS = Measure(
@@ -106,7 +121,7 @@ LENS = Measure(
     caution=caution_of_shares,
     method=lambda found: (
         f"Final norm, pool and head on every block's output, over {counted(found['images'], 'image')}, against the "
-        "model's answer; bands are two standard errors."
+        f"model's answer{bands(found)}."
     ),
     rank=9,
 )

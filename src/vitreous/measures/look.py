@@ -28,6 +28,7 @@ from vitreous.measures.inspection import Inspection, write
 from vitreous.measures.jobs import Job, Store
 from vitreous.measures.measure import Measure
 from vitreous.measures.run import count_forwards, run
+from vitreous.measures.shown import show_few
 from vitreous.measures.subject import Settings, Subject
 from vitreous.models.model import Model, is_untrained, unwrapped
 from vitreous.randomness import permutation
@@ -38,7 +39,7 @@ from vitreous.words import counted
 Tell = Callable[[str], None]
 DEFAULT_DATA = "fashion"
 LAYER_CHOICES = ("every", "blocks")
-NUMBERS_VERSION = 2  # finished measures of another version are not used
+NUMBERS_VERSION = 4  # finished measures of another version are not used
 
 
 def look(
@@ -76,7 +77,7 @@ def look(
     with group(choose_device(device)) as (place, ranks):
         tell = tell if tell is not None and ranks.is_first else lambda line: None
         out = agreed(ranks, lambda: out)  # rank 0 chooses a free name
-        check_papers(figures, out, tell)
+        check_papers(figures, out)
         begin = time.monotonic()
         subjects = _subjects(model, against, data, settings, place if ranks.world > 1 else device)
         measures = _choose(only)
@@ -88,12 +89,13 @@ def look(
                 tell(f"{subject.name}: untrained, so its numbers say nothing about what a network learns")
         tell(_cost(pending, subjects, measures))
         notes = _run_on_ranks(pending, subjects, workers, store, progress, tell, ranks)
+        shown = show_few(subjects)
     asked = [job for job in jobs if job.measure.name in measures]
     found = tuple({job.measure.name: job.found for job in asked if job.side == side} for side in (0, 1))
     inspection = Inspection(
         model=_about(subjects[0]),
         against=_about(subjects[1]) if len(subjects) > 1 else None,
-        data=_about_data(subjects[0].data),
+        data=_about_data(subjects[0].data, max((job.read for job in jobs), default=0)),
         settings=asdict(settings),
         measures=measures,
         found=found[0],
@@ -101,6 +103,7 @@ def look(
         skipped=skipped[0],
         skipped_against=skipped[1],
         arrays={job.key: job.arrays for job in jobs if job.arrays},
+        shown=shown,
         notes=tuple(notes),
         seconds=time.monotonic() - begin,
         record=record(),
@@ -125,10 +128,10 @@ def _run_on_ranks(
     together(ranks)  # all have seen which jobs are finished
     own = jobs[ranks.rank :: ranks.world]
     notes = run(own, subjects, workers, store, progress if ranks.is_first else None, tell)
-    shares = gather((notes, [(job.key, job.found, job.arrays) for job in own]))
-    found = {key: (numbers, arrays) for _, share in shares for key, numbers, arrays in share}
+    shares = gather((notes, [(job.key, (job.found, job.arrays, job.read)) for job in own]))
+    finished = dict(each for _, share in shares for each in share)
     for job in jobs:
-        job.found, job.arrays = found[job.key]
+        job.found, job.arrays, job.read = finished[job.key]
     return list(dict.fromkeys(line for lines, _ in shares for line in lines))
 
 
@@ -214,7 +217,7 @@ def _plan(
                 why: str | None = "it compares two models, and one was named (--against MODEL2)"
             else:
                 why = measure.why_not(subjects[side], other if measure.is_pair else None)
-                if why is None and measure.needs_many and not is_asked:
+                if why is None and not is_asked and len(subjects[side].data) < measure.least_images:
                     why = measure.caution(len(subjects[side].data))
             if why is None:
                 jobs.append(Job(measure, side))
@@ -268,5 +271,7 @@ def _about(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _about_data(data: ImageSet) -> dict[str, Any]:
-    return {"path": data.path, "images": len(data), "content_id": data.content_id, "classes": len(data.classes)}
+def _about_data(data: ImageSet, read: int) -> dict[str, Any]:
+    """read: images that the models saw; 0 if weights alone were read."""
+    images = read or len(data)
+    return {"path": data.path, "images": images, "content_id": data.content_id, "classes": len(data.classes)}

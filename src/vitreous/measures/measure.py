@@ -20,6 +20,8 @@ from vitreous.report.files import Panel
 
 Found = dict[str, Any]  # plain numbers, as they go into JSON
 Arrays = Mapping[str, NDArray[Any]]  # what is too large for JSON
+PLURAL = {"patch": "patches", "place": "places"}  # of `Subject.place`
+FEW_PLACES = 7  # a side; on fewer, all places are near and far at once
 
 
 class Reading:
@@ -117,9 +119,10 @@ class Measure:
     ones; a backward pass counts as two.  why_not: why it has no meaning here, in one line, or None.
     draw: (found, what the other model gave, arrays) -> figures; both models' charts share a scale. A measure that draws
     nothing is shown as its table.  arrays_of: the measure whose arrays `draw` gets, by default its own.
-    caution: why its numbers mean little on so few images, or None.  needs_many: on so few images, a look at all
-    measures leaves it out, and a look that names it warns.
-    rank: 1 is the most telling; the page opens with the lines of the first ten. None: no line there.
+    caution: why its numbers mean little on so few images, or None.  least_images: on fewer, a look at all measures
+    leaves it out, and a look that names it warns.
+    rank: 1 is the most telling; the page opens with the lines of the first ten. None: no line there.  says_little: True
+    for a number whose line comes after all others.
     """
 
     name: str
@@ -134,11 +137,12 @@ class Measure:
     why_not: Callable[[Subject, Subject | None], str | None] = lambda subject, other: None
     is_pair: bool = False  # compares two models
     caution: Callable[[int], str | None] = lambda images: None
-    needs_many: bool = False
+    least_images: int = 0
     rows: Callable[[Found], list[dict[str, Any]]] = rows_of  # its table, for CSV
     draw: Callable[[Found, Found | None, Arrays], list[Drawn]] = lambda found, beside, arrays: []
     method: Callable[[Found], str] = lambda found: ""  # how it was measured, in a sentence
     rank: int | None = 0
+    says_little: Callable[[Found], bool] = lambda found: False
     arrays_of: str | None = None
 
 
@@ -147,6 +151,16 @@ def caution_of_shares(images: int) -> str | None:
     if images == 1 or images >= ENOUGH_IMAGES:
         return None
     return f"a share of {images} answers may be off by {100 * 1.96 * math.sqrt(0.25 / images):.0f} points"
+
+
+def on_few_places(grid: Sequence[int]) -> str:
+    """What to add to a sentence about distances; empty if there are places enough."""
+    return f"; on {grid[0]} × {grid[1]} places that tells little" if min(grid) < FEW_PLACES else ""
+
+
+def bands(found: Found) -> str:
+    """What the bands of a chart are; one image has none."""
+    return "" if found["images"] == 1 else "; bands are two standard errors over images"
 
 
 def number_of(tap: str) -> int:

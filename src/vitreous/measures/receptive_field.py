@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.measures.drawing import banded, block_name, both_rows, layer_name, top_with_room
-from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, bands, on_few_places, plain
 from vitreous.measures.subject import Subject, in_chunks
 from vitreous.models.taps import taps
 from vitreous.randomness import integers
@@ -136,6 +136,7 @@ class _Fields(Reading):
         return {
             "images": len(images),
             "channels": "all" if subject.settings.exact else CHANNELS_PER_IMAGE * len(images),
+            "grid": list(subject.grid),
             "whole_image_radius_px": plain(_whole(images.shape[-2:])),
             "rows": rows,
             "maps": maps,
@@ -253,6 +254,7 @@ def _say(found: Found) -> str:
     return (
         f"half of what a place depends on lies within {first['radius_px']:.0f} px after {name} and within "
         f"{last['radius_px']:.0f} px at the end; the whole image alike would be {whole:.0f} px"
+        f"{on_few_places(found['grid'])}"
     )
 
 
@@ -305,7 +307,7 @@ FIELD = Measure(
         "Gradient of the centre place with respect to the image, absolute, mean over "
         f"{counted(found['images'], 'image')} and "
         + ("all channels" if found["channels"] == "all" else f"{found['channels']} channels drawn by the seed")
-        + "; bands are two standard errors over images."
+        + f"{bands(found)}."
     ),
     rank=3,
 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.measures.drawing import LAYER_AXIS, banded, both_rows, lines_of, spans
-from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, plain
+from vitreous.measures.measure import PLURAL, Arrays, Averages, Drawn, Found, Measure, bands, plain
 from vitreous.measures.subject import Subject
 from vitreous.report import charts
 from vitreous.report.charts import Span
@@ -100,7 +100,7 @@ class _SkipRatio(Averages):
                 }
             )
             tokens.append({"place": place, "ratio": plain(each, 4) if len(each) <= MAX_TOKENS_LISTED else None})
-        return {"images": self.images, "rows": rows, "by_token": tokens}
+        return {"images": self.images, "place": self.subject.place, "rows": rows, "by_token": tokens}
 
 
 def _half_means(rows: list[dict[str, Any]], key: str) -> tuple[float, float] | None:
@@ -122,11 +122,11 @@ def _say(found: Found) -> str:
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
-    rows = found["rows"]
+    rows, places = found["rows"], PLURAL[found["place"]]
     is_vit = all(row["branch"] in ("attention", "mlp") for row in rows)
     x = 1 + np.arange(len(rows)) / (2 if is_vit else 1)
     x_title = "block (attention, then MLP)" if is_vit else LAYER_AXIS
-    patches = banded("patches", rows, x, "patches_ratio", "patches_error", within=(1e-6, math.inf))
+    patches = banded(places, rows, x, "patches_ratio", "patches_error", within=(1e-6, math.inf))
     keys = ("patches_ratio", "class_ratio")
     every = [row[key] for row in both_rows(found, beside) for key in keys if row[key]]
     span = (0.8 * min(every), 1.25 * max(every)) if every else None
@@ -135,17 +135,19 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
         x_title=x_title, is_log=True, x_is_whole=True, y_range=span,
     )  # fmt: skip
     cosine = charts.lines(
-        lines_of(rows, x, {"patches": "patches_cosine", "class token": "class_cosine"}),
+        lines_of(rows, x, {places: "patches_cosine", "class token": "class_cosine"}),
         title="cosine of skip and branch", x_title=x_title, x_is_whole=True, level=(0.0, ""), y_range=(-1.0, 1.0),
     )  # fmt: skip
     panels = [Panel(ratio, "Norm of skip over norm of branch"), Panel(cosine, "Cosine of skip and branch")]
     shown = _token_ratios(found)
     if is_vit and shown is not None:
         both = [shown, *([other] if beside and (other := _token_ratios(beside)) is not None else [])]
+        has_class = rows[0]["class_ratio"] is not None
         low_end, high_end = np.nanpercentile(np.concatenate([each.ravel() for each in both]), (1, 99))
         heat = charts.heatmap(
             shown, title="skip ratio of every token", rows=spans([row["layer"] for row in rows]),
-            columns=_token_spans(shown.shape[1]), y_title="half-block", x_title="token", low=float(low_end),
+            columns=_token_spans(shown.shape[1], has_class), y_title="half-block",
+            x_title="token; the first is the class token" if has_class else "token", low=float(low_end),
             high=float(high_end) + 1e-6,
         )  # fmt: skip
         panels.append(Panel(heat, "Every token; log₁₀ of the ratio"))
@@ -161,16 +163,16 @@ def _token_ratios(found: Found) -> NDArray[np.float64] | None:
     return np.log10(np.maximum(table, 1e-6)) if np.isfinite(table).any() else None
 
 
-def _token_spans(count: int) -> list[Span]:
-    """About seven numbers along an axis of many tokens."""
-    step = max(count // 7, 1)
-    begins = [i for i in range(0, count, step) if i == 0 or count - i >= step // 2]
-    return [Span(str(a + 1), b - a) for a, b in pairwise([*begins, count])]
+def _token_spans(count: int, has_class: bool) -> list[Span]:
+    """About seven numbers along an axis of many tokens, after the class token."""
+    first, step = int(has_class), max(count // 7, 1)
+    begins = [i for i in range(first, count, step) if i == first or count - i >= step // 2]
+    return [Span("class")] * first + [Span(str(a + 1), b - a) for a, b in pairwise([*begins, count])]
 
 
 SKIP_RATIO = Measure(
     name="skip-ratio",
-    sentence="How much of a layer's output is carried over and how much is new, for the class token and the patches.",
+    sentence="How much of a layer's output is carried over and how much is new, token by token.",
     figure="P2 figures 7, E.1 and E.2",
     saw="A class token rides the skip in the first half of a ViT, patches in the second; ResNets skip less.",
     start=_SkipRatio,
@@ -182,8 +184,8 @@ SKIP_RATIO = Measure(
     },
     draw=_draw,
     method=lambda found: (
-        f"‖skip‖ / ‖branch‖ of every token where they meet, mean over {counted(found['images'], 'image')}; bands "
-        "are two standard errors over images."
+        f"‖skip‖ / ‖branch‖ of every token where they meet, mean over {counted(found['images'], 'image')}"
+        f"{bands(found)}."
     ),
     rank=5,
 )

@@ -1,4 +1,7 @@
-"""Where the answer came from, through all layers (attention rollout, arXiv 2005.00928; figures 6 and 14 of P1)."""
+"""Where information came from, through all layers (attention rollout, arXiv 2005.00928; figures 6 and 14 of P1).
+
+It says nothing about why the answer was given.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from vitreous.words import counted
 ATTENTION = "blocks.*.attention.weights"
 HEAD_JOINS = ("mean", "max", "min")
 TOP_SHARE = 0.1  # of the patches: "the tenth that gives most"
+NEARLY_EVEN = 0.9  # of the patches: an answer that comes from more tells little
 
 
 def rollout(
@@ -127,6 +131,7 @@ class _Rollout(Averages):
             "held_by_top_tenth_error": plain(self.error("most").item()),
             "spread_patches": plain(self.mean("spread").item()),
             "patches": math.prod(self.subject.grid),
+            "place": self.subject.place,
             "mean_map": table,
             "images": self.images,
             "rows": [{"row": r, "column": c, "share": v} for r, line in enumerate(table) for c, v in enumerate(line)],
@@ -134,10 +139,10 @@ class _Rollout(Averages):
 
 
 def _say(found: Found) -> str:
-    most = _top_patches(found["patches"])
+    most, place = _top_patches(found["patches"]), found["place"]
     return (
-        f"the answer comes from about {found['spread_patches']:.0f} of {found['patches']} patches; "
-        f"{100 * found['held_by_top_tenth']:.0f} % of it from the {counted(most, 'patch')} "
+        f"by rollout, the answer comes from about {found['spread_patches']:.0f} of {counted(found['patches'], place)}; "
+        f"{100 * found['held_by_top_tenth']:.0f} % of it from the {counted(most, place)} "
         f"that give{'s' if most == 1 else ''} most, {100 * most / found['patches']:.0f} % if all gave alike"
     )
 
@@ -145,8 +150,8 @@ def _say(found: Found) -> str:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     ways = {"rollout": "rollout", "rollout_plain": "no skips", "rollout_max": "largest", "rollout_min": "smallest"}
     maps = {word: arrays[key] for key, word in ways.items() if key in arrays}
-    heading = "Where the answer came from, 1 is the most"
-    panels = over_photos(arrays, maps, heading=heading, says=lambda share: f"{share:.2g}", most=found["images"])
+    heading = "Where the answer came from, by rollout; 1 is the most"
+    panels = over_photos(arrays, maps, heading=heading, says=lambda share: f"{share:.2f}", most=found["images"])
     mean = np.asarray(found["mean_map"], np.float64)
     rows, columns = ([Span(str(i + 1)) for i in range(count)] for count in mean.shape)
     heat = charts.heatmap(
@@ -159,9 +164,9 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
 
 ROLLOUT = Measure(
     name="rollout",
-    sentence="Which parts of the image the answer came from, by attention through all layers.",
+    sentence="Rollout, attention through all layers: where information came from, not why the answer was given.",
     figure="P1 figures 6 and 14",
-    saw="The model attends to the parts of the image that matter for its class.",
+    saw="On images of its classes, a trained ViT attends to the parts that matter for the class.",
     start=_Rollout,
     says=_say,
     taps={"vit": (ATTENTION,), "map": ("**pool.weights",)},
@@ -173,5 +178,6 @@ ROLLOUT = Measure(
         "the skips, and with the largest or the smallest share of all heads in place of their mean."
     ),
     rank=8,
+    says_little=lambda found: found["spread_patches"] > NEARLY_EVEN * found["patches"],
     arrays_of="attention-maps",
 )

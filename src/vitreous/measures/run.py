@@ -55,13 +55,18 @@ def run(
             subject.tick = clock.tick
         if jobs:
             readings = {job.key: job.start(subjects) for job in jobs}
-            if shared or more:
-                _stream(streamed, readings, subjects, workers, clock, notes, tell)
+            seen = _stream(streamed, readings, subjects, workers, clock, notes, tell) if shared or more else 0
             for job in [*streamed, *(job for job in jobs if job not in streamed)]:
                 job.found, job.arrays = readings[job.key].finish(), readings[job.key].arrays()
+                job.read = seen if job in streamed else _sampled(job, subjects[job.side])
                 if store is not None:
                     store.save(job)
     return notes
+
+
+def _sampled(job: Job, subject: Subject) -> int:
+    """How many images a measure with forwards of its own has at hand; 0 if it reads weights alone."""
+    return len(subject.sample) if subject.sample is not None and job.measure.forwards(subject) else 0
 
 
 def _cast(normalised: Callable[[Tensor], Tensor], kind: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -76,8 +81,8 @@ def _stream(
     clock: _Countdown,
     notes: list[str],
     tell: Tell,
-) -> None:
-    """Send all images once through all models; keep the first as the sample."""
+) -> int:
+    """Send all images once through all models; keep the first as the sample. Returns how many could be read."""
     parts: list[list[Tensor]] = [[] for _ in subjects]
     order: list[NDArray[np.int64]] = []
     listeners = [_listeners(jobs, readings, subjects, side) for side in range(len(subjects))]
@@ -109,6 +114,7 @@ def _stream(
     for subject, sample in zip(subjects, parts, strict=True):
         subject.sample = torch.cat(sample)
         subject.sample_places = np.concatenate(order)[: len(subject.sample)]
+    return seen
 
 
 def _listeners(jobs: list[Job], readings: dict[str, Reading], subjects: list[Subject], side: int) -> Listeners:

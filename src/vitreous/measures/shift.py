@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.drawing import banded, both_rows, column, lines_of
+from vitreous.measures.drawing import banded, both_rows, chance_of, column, lines_of
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, caution_of_shares, plain
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.report import charts
@@ -41,19 +41,20 @@ class _Shift(Reading):
     def finish(self) -> Found:
         images = self.subject.first(self.subject.settings.few)
         base, answers, chances = self._run(images)
+        has_head = needs_head(self.subject) is None
         rows = []
         for pixels in steps(self.subject):
             features, moved_answers, moved_chances = self._run(shifted(images, pixels))
             cosine = F.cosine_similarity(base, features, dim=-1)
             row = {"shift_px": pixels, "feature_cosine": plain(cosine.mean().item())}
             row["feature_cosine_error"] = _error(cosine)
-            has_head = needs_head(self.subject) is None
             row["same_answer"] = plain((moved_answers == answers).double().mean().item()) if has_head else None
             row["chance_change"] = (
                 plain((moved_chances - chances).abs().sum(-1).mean().item() / 2) if has_head else None
             )
-            rows.append(row)
-        return {"images": len(images), "rows": rows}
+            kept = moved_chances.gather(1, answers[:, None]).mean().item() if has_head else None
+            rows.append(row | {"chance_of_answer": plain(kept)})
+        return {"images": len(images), "leader": self.subject.leader(answers), "rows": rows}
 
     def _run(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features, answers and their chances."""
@@ -63,7 +64,7 @@ class _Shift(Reading):
             features = model.features(self.subject.normalised(part))
             logits = model.head(features).float()
             self.subject.tick(len(part))
-            return features.float(), logits.argmax(-1), logits.softmax(-1)
+            return features.float(), logits.argmax(-1), self.subject.chances(logits)
 
         features, answers, chances = zip(*in_chunks(images, IMAGES_AT_ONCE, answer), strict=True)
         return torch.cat(features), torch.cat(answers), torch.cat(chances)
@@ -81,19 +82,24 @@ def _say(found: Found) -> str:
     if not kept:
         return text
     if found["images"] == 1:
-        lost = sum(share < 1 for share in kept)
-        return text + (f"; the answer is another at {lost} of {len(kept)} shifts" if lost else "; the answer stays")
+        lost, leader = sum(share < 1 for share in kept), found["leader"]
+        return text + (
+            f"; another class than {leader} leads at {lost} of {len(kept)} shifts"
+            if lost
+            else f"; {leader} still leads"
+        )
     return f"{text}; at least {100 * min(kept):.0f} % of the answers stay"
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     x = column(rows, "shift_px")
+    key, name = ("same_answer", "same answer") if found["leader"] is None else ("chance_of_answer", chance_of(found))
     series = [
         banded("cosine of features", rows, x, "feature_cosine", "feature_cosine_error"),
-        *lines_of(rows, x, {"same answer": "same_answer"}),
+        *lines_of(rows, x, {name: key}),
     ]
-    every = [row[key] for row in both_rows(found, beside) for key in ("feature_cosine", "same_answer")]
+    every = [row[each] for row in both_rows(found, beside) for each in ("feature_cosine", key)]
     least = min((v for v in every if v is not None), default=0.0)
     chart = charts.lines(
         series, title="what a shift changes", x_title="shift, pixels", x_is_whole=True,
@@ -106,7 +112,7 @@ SHIFT = Measure(
     name="shift",
     sentence="How much answers and features change when the image moves by a few pixels.",
     figure="not in P1 or P2; their claims on translation",
-    saw="Convolutions are translation-equivariant; a ViT is so for whole patches only, and its positions break that.",
+    saw="Not measured there.",
     start=_Shift,
     says=_say,
     cost="up to 17 forwards, on 64 images",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import layer_name, lines_of
+from vitreous.measures.drawing import chance_of, layer_name, lines_of
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, caution_of_shares, plain
 from vitreous.measures.similarity import ENOUGH_IMAGES, MIN_BATCH, Likeness, cka, known_mean
 from vitreous.measures.subject import Subject, in_chunks, needs_head
@@ -49,13 +49,16 @@ class _Removal(Reading):
         subject = self.subject
         blocks = places(subject)
         outputs = [f"{place}.output" for place in blocks]
-        intact, answers, likeness = self._run([], outputs)
+        intact, logits, likeness = self._run([], outputs)
+        answers = logits.argmax(-1)
+        leader = subject.leader(answers)
         truth = None
         if subject.truth is not None and subject.sample_places is not None:
             truth = torch.from_numpy(subject.truth[subject.sample_places[: len(answers)]])
         rows = []
         for cut, (place, skips) in enumerate(blocks.items()):
-            features, cut_answers, changed = self._run(skips, outputs)
+            features, cut_logits, changed = self._run(skips, outputs)
+            cut_answers = cut_logits.argmax(-1)
             row: dict[str, Any] = {"block": place, "features_cka": None, "same_answer": None, "accuracy_change": None}
             if len(features) >= MIN_BATCH:
                 row["features_cka"] = plain(cka(intact, features))
@@ -66,12 +69,18 @@ class _Removal(Reading):
                 right, was = ((each == truth)[known].double().mean().item() for each in (cut_answers, answers))
                 row["accuracy_change"] = plain(right - was)
             before, after = (None if each is None else cut_contrast(each.matrix(), cut) for each in (likeness, changed))
+            row["chance_of_answer"] = None if leader is None else self._chance(cut_logits, answers)
             rows.append(row | {"contrast_intact": plain(before), "contrast_without": plain(after)})
-        return {"images": len(intact), "rows": rows}
+        chance = None if leader is None else self._chance(logits, answers)
+        return {"images": len(intact), "leader": leader, "chance_of_answer": chance, "rows": rows}
+
+    def _chance(self, logits: Tensor, answers: Tensor) -> float:
+        """What the first image's answer without a cut is given."""
+        return float(plain(self.subject.chances(logits)[0, answers[0]].item()))
 
     @torch.inference_mode()
     def _run(self, skips: list[str], outputs: list[str]) -> tuple[Tensor, Tensor, Likeness | None]:
-        """Features, answers, and likeness of the blocks' outputs, with these skips cut."""
+        """Features, logits, and likeness of the blocks' outputs, with these skips cut."""
         likeness, model = Likeness(), self.subject.model
 
         def answer(part: Tensor, first: int) -> tuple[Tensor, Tensor]:
@@ -80,11 +89,11 @@ class _Removal(Reading):
             if len(part) >= MIN_BATCH:
                 likeness.add(seen)
             self.subject.tick(len(part))
-            return features.float().cpu(), model.head(features).argmax(-1).cpu()
+            return features.float().cpu(), model.head(features).float().cpu()
 
         images = self.subject.first(self.subject.settings.few)
-        features, answers = zip(*in_chunks(images, IMAGES_AT_ONCE, answer), strict=True)
-        return torch.cat(features), torch.cat(answers), likeness if likeness.batches else None
+        features, logits = zip(*in_chunks(images, IMAGES_AT_ONCE, answer), strict=True)
+        return torch.cat(features), torch.cat(logits), likeness if likeness.batches else None
 
 
 def _say(found: Found) -> str:
@@ -93,29 +102,34 @@ def _say(found: Found) -> str:
         worst = min(found["rows"], key=lambda row: 1 if row["features_cka"] is None else row["features_cka"])
         likeness = "unknown" if worst["features_cka"] is None else f"{worst['features_cka']:.2f}"
         return f"without the skips of {layer_name(worst['block'])} the features change most (likeness {likeness})"
-    worst, best = (pick(known, key=lambda row: row["same_answer"]) for pick in (min, max))
-    low, high = (f"{100 * row['same_answer']:.0f} %" for row in (worst, best))
     if found["images"] == 1:
         lost = sum(row["same_answer"] < 1 for row in known)
-        return f"without one block's skips the answer changes in {lost or 'none'} of {counted(len(known), 'case')}"
-    if low == high:
-        return f"without the skips of any one block, {low} of the answers stay"
-    return (
-        f"without the skips of {layer_name(worst['block'])}, {low} of the answers stay; without those of "
-        f"{layer_name(best['block'])}, {high}"
-    )
+        return (
+            f"without one block's skips another class than {found['leader']} leads in {lost or 'none'} of "
+            f"{counted(len(known), 'case')}"
+        )
+    low, high = (f"{100 * pick(row['same_answer'] for row in known):.0f}" for pick in (min, max))
+    share = low if low == high else f"{low} to {high}"
+    return f"without the skips of any one {_parts(found)}, {share} % of the answers stay"
+
+
+def _parts(found: Found) -> str:
+    """What loses its skips: blocks of a ViT, units of a ResNet, or both in a hybrid."""
+    return " or ".join(sorted({"block" if row["block"].startswith("blocks.") else "unit" for row in found["rows"]}))
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
-    is_vit = all(row["block"].startswith("blocks.") for row in rows)
-    named = {"same answer": "same_answer"}
+    named, level = {"same answer": "same_answer"}, None
     if found["images"] >= ENOUGH_IMAGES:
         named["likeness of features"] = "features_cka"
+    if found["leader"] is not None:
+        named, level = {chance_of(found): "chance_of_answer"}, (found["chance_of_answer"], "with all skips")
     chart = charts.lines(
         lines_of(rows, range(1, len(rows) + 1), named, has_points=True),
         title="what is left without the skips of one block", is_share=True, x_is_whole=True,
-        x_title="block that lost its skips" if is_vit else "unit that lost its skip", y_range=(0.0, 1.0),
+        x_title=f"{_parts(found)} that lost its skips", y_range=(0.0, 1.0),
+        level=level,
     )  # fmt: skip
     return [Drawn([Panel(chart, "What is left without its skips")])]
 

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import DataError
+from vitreous.evaluation.predict import class_names
 from vitreous.images.imageset import ImageSet
 from vitreous.measures.similarity import MIN_BATCH
+from vitreous.models import architecture
 from vitreous.models.bit import BiT
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.model import Model
@@ -94,6 +96,11 @@ class Subject:
         return h / rows, w / columns
 
     @property
+    def place(self) -> str:
+        """What a token of the image stands for: `patch`, or `place` where convolutions come first."""
+        return architecture.place(self.model.config)
+
+    @property
     def prefix(self) -> int:
         """Tokens in front of the patches."""
         return self.model.config.prefix if isinstance(self.model.config, ViTConfig) else 0
@@ -106,6 +113,16 @@ class Subject:
         """The model's taps that match.  patterns: by family, with {last} for the last block."""
         wanted = (pattern for family in self.families for pattern in patterns.get(family, ()))
         return [name for pattern in wanted for name in matching(self.model, pattern.format(last=self.depth - 1))]
+
+    def chances(self, logits: Tensor) -> Tensor:
+        """The confidence in each class, as `predict` says it.  B K -> B K"""
+        z = logits.float() / self.model.temperature
+        return z.sigmoid() if self.model.answers == "several" else z.softmax(-1)
+
+    def leader(self, answers: Tensor) -> str | None:
+        """The class that scores most on the only image; None for several images, or without answers."""
+        is_one = len(answers) == 1 and needs_head(self) is None
+        return class_names(self.model)[int(answers[0])] if is_one else None
 
     def first(self, count: int) -> Tensor:
         """The first `count` images of the sample, as bytes."""

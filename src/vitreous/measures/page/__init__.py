@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.measures.figures import Figures, draw, figures_of, title_of
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found
 from vitreous.measures.page.looker import fitting, looker
-from vitreous.models.architecture import drawing
+from vitreous.models import architecture
 from vitreous.models.config import from_json
 from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Drawings, Note, Page, Point, Points, Section, Table, Text
@@ -38,7 +43,10 @@ LOOK_WORDS = {  # of this page, for somebody who has read neither paper
     "head": "one of the attentions of a block, side by side; the last table of the model is also called head",
     "skip": "what came into a part is added to what leaves it; that part is the skip's branch",
     "class token": "a token that is no part of the image and collects the answer; not every model has one",
-    "rollout": "the shares of all blocks followed from the answer back to the image",
+    "rollout": (
+        "the shares of all blocks followed from the answer back to the image: it shows where information came from, "
+        "not why the answer was given"
+    ),
     "CKA, likeness": "how alike two layers order the same images: 1 is alike, 0 is unlike",
     "cosine": "how alike two lists of numbers point: 1 is the same way, 0 is no relation",
     "rank correlation": "1: the more of one, the more of the other; -1: the more, the less; 0: no relation",
@@ -65,8 +73,14 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
     return Page(
         title=" against ".join(inspection.names),
         over="vitreous look",
+        answer=_answer(inspection),
         lead=f"{_kind(inspection)}, {inspection.model['parameters']:,} parameters, on {inspection.seen}.",
-        top=[*(Note(note, "warn") for note in inspection.notes), *_untrained(inspection), _words()],
+        top=[
+            *(Note(note, "warn") for note in inspection.notes),
+            *_untrained(inspection),
+            *_images(inspection),
+            _words(),
+        ],
         sections=[*_sections(inspection, figures, bool(maps)), _architecture(inspection), _about(inspection)],
         foot=f"Made by vitreous look. {FILES_NOTE}",
         has_column=True,
@@ -128,45 +142,71 @@ def _words() -> Block:
     return pages.Fold("What the words on this page mean", [Table(["", ""], rows), Text(f"The papers: {PAPERS_NOTE}")])
 
 
-def _models(inspection: Inspection) -> list[dict[str, Any]]:
-    return [inspection.model, *([inspection.against] if inspection.against else [])]
-
-
 def _kind(inspection: Inspection) -> str:
     model = inspection.model
     size, grid = model["config"].get("image_size", []), model.get("grid", [])
     kind = {"ViT": "A Vision Transformer", "BiT": "A BiT ResNet", "hybrid": "A hybrid"}.get(
         model["kind"], model["kind"]
     )
-    return f"{kind} for {'×'.join(map(str, size))} pixels, {'×'.join(map(str, grid))} places"
+    places = f"{'×'.join(map(str, grid))} {architecture.places(from_json(model['config']))}"
+    return f"{kind} for {'×'.join(map(str, size))} pixels, {places}"
 
 
 def _ranked(inspection: Inspection) -> list[str]:
     """The measures of this model, the most telling first."""
     ranks = {name: inspection.measures[name].rank for name in inspection.found}
-    known = {name: rank for name, rank in ranks.items() if rank is not None}
+    known = {name: (_says_little(inspection, name), rank) for name, rank in ranks.items() if rank is not None}
     return sorted(known, key=known.__getitem__)
 
 
+def _says_little(inspection: Inspection, name: str) -> bool:
+    return inspection.measures[name].says_little(inspection.found[name])
+
+
 def _telling(inspection: Inspection) -> list[tuple[str, str]]:
-    """At most ten lines with numbers, in the order of the measures."""
-    has_random = any(model.get("is_untrained") for model in _models(inspection))
-    known = [name for name in _ranked(inspection) if not (has_random and inspection.measures[name].is_pair)][:TOP_LINES]
-    told = {name: inspection.says(name, inspection.found[name]) for name in inspection.found if name in known}
-    return [(name, unbroken(sentence(text))) for name, text in told.items()]
+    """At most ten lines with numbers, in the order of the measures; at the end what says little."""
+    told = inspection.told()
+    chosen = [name for name in _ranked(inspection) if name in told][:TOP_LINES]
+    in_order = sorted((name for name in told if name in chosen), key=lambda name: _says_little(inspection, name))
+    return [(name, unbroken(sentence(told[name]))) for name in in_order]
 
 
 def _untrained(inspection: Inspection) -> Iterator[Block]:
-    models = zip(inspection.names, _models(inspection), strict=True)
-    if untrained := [name for name, model in models if model.get("is_untrained")]:
-        yield Note(
-            f"{' and '.join(untrained)}: untrained. Numbers and figures of it say nothing about learning.", "warn"
-        )
+    if inspection.untrained:
+        yield Note(inspection.untrained, "warn")
+
+
+def _answer(inspection: Inspection) -> str:
+    """What the only model says of the only image."""
+    shown, is_one = inspection.shown, len(inspection.shown) == 1 and inspection.against is None
+    return unbroken(f"{shown[0].name}: {said}") if is_one and (said := shown[0].given[0].said) else ""
+
+
+def _images(inspection: Inspection) -> Iterator[Block]:
+    """Each of a few images beside what each model gets of it, and the model's answer."""
+    groups = []
+    for image in inspection.shown:
+        pictures, told = [pages.picture(image.pixels, image.name, _size(image.pixels))], []
+        for name, given in zip(inspection.names, image.given, strict=True):
+            who, begin = (name, name) if inspection.against else ("the model", "The model")
+            about = _size(given.pixels) + (", grey" if given.is_grey else "")
+            pictures.append(pages.picture(given.pixels, f"what {who} gets", about))
+            said = f"{begin} says: {given.said}." if given.said and not _answer(inspection) else ""
+            told += [said, given.about, f"{begin} gets the image {given.how}."]
+        groups.append(pages.Group(pictures, unbroken(" ".join(filter(None, told)))))
+    if len(groups) == 1:
+        yield pages.Pictures([replace(groups[0], caption="")])
+        yield Text(groups[0].caption)
+    elif groups:
+        yield pages.Pictures(groups)
+
+
+def _size(pixels: NDArray[np.uint8]) -> str:
+    return f"{pixels.shape[1]} × {pixels.shape[0]} pixels"
 
 
 def _lines(inspection: Inspection) -> Iterator[Section]:
-    lines = _telling(inspection)
-    if lines and not inspection.model.get("is_untrained"):
+    if lines := _telling(inspection):
         who = inspection.names[0] if inspection.against else "this model"
         yield Section(f"What {who} does", [Points([Point(text, name) for name, text in lines])], anchor="short")
 
@@ -182,7 +222,9 @@ def _measure(inspection: Inspection, figures: Figures, name: str, has_maps: bool
     found = inspection.found.get(name) or inspection.found_against.get(name)
     if found is not None and not rows:
         yield from _table(measure.rows(found))
-    facts: list[list[str | pages.Bar]] = [["the papers saw", measure.saw], ["in the papers", measure.figure]]
+    is_untrained = all(model.get("is_untrained") for model in inspection.models)
+    saw = "the papers saw in trained models" if is_untrained else "the papers saw"
+    facts: list[list[str | pages.Bar]] = [[saw, measure.saw], ["in the papers", measure.figure]]
     if found is not None:
         facts += [["how", how] for how in [measure.method(found)] if how]
         files = ", ".join(figure.name for side in (0, 1) for figure in figures.get((name, side), []))
@@ -205,7 +247,7 @@ def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
     for side, (found, skipped) in enumerate(both[: len(names)]):
         is_named = len(names) > 1 or inspection.model.get("is_untrained")
         who = f"{names[side]}: " if is_named and not measure.is_pair else ""
-        if name in found:
+        if name in found and inspection.is_said(name, side):
             text = inspection.says(name, found[name])
             yield Note(f"{who}{unbroken(text)}." if who else unbroken(sentence(text)))
         elif name in skipped:
@@ -259,8 +301,8 @@ def _cells(figures: Figures) -> list[dict[str, Any]]:
 def _architecture(inspection: Inspection) -> Section:
     """Each model drawn whole."""
     drawings = [
-        Drawing(drawing(from_json(model["config"]), name), heading=name if inspection.against else "")
-        for model, name in zip(_models(inspection), inspection.names, strict=True)
+        Drawing(architecture.drawing(from_json(model["config"]), name), heading=name if inspection.against else "")
+        for model, name in zip(inspection.models, inspection.names, strict=True)
     ]
     words = Text("From image to answer: each part, what leaves it, and how many numbers it learns.")
     captions: list[Block] = [Text(f"{each.chart.title}.") for each in drawings]
@@ -270,19 +312,42 @@ def _architecture(inspection: Inspection) -> Section:
 def _about(inspection: Inspection) -> Section:
     model, record = inspection.model, inspection.record
     rows: list[list[str | pages.Bar]] = [
-        ["model", str(model["name"])],
+        ["model", _typed(str(model["name"]))],
         ["digest", str(model.get("digest", ""))],
         [
             "images",
-            f"{inspection.data['images']:,} of {inspection.data['path']} ({inspection.data.get('content_id', '')})",
+            f"{inspection.data['images']:,} of {_typed(str(inspection.data['path']))} "
+            f"({inspection.data.get('content_id', '')})",
         ],
         ["settings", ", ".join(f"{key} {value}" for key, value in inspection.settings.items())],
         ["versions", ", ".join(f"{key} {value}" for key, value in record.get("versions", {}).items() if value)],
         ["commit", str(record.get("commit", ""))],
-        ["command", " ".join(map(str, record.get("command", [])))],
+        ["command", _command(inspection)],
     ]
     if inspection.against:
-        rows.insert(2, ["against", str(inspection.against["name"])])
+        rows.insert(2, ["against", _typed(str(inspection.against["name"]))])
     config = json.dumps({"config": model.get("config"), "preprocess": model.get("preprocess")}, indent=1)
     blocks: list[Block] = [Table(["", ""], rows), pages.Fold("Configuration", [pages.Code(config)])]
     return Section("How to repeat it", blocks, anchor="about")
+
+
+def _command(inspection: Inspection) -> str:
+    """The command, to be pasted: the record keeps only the end of a path, here it stands as typed."""
+    paths = [str(model["name"]) for model in inspection.models]
+    paths.insert(1, str(inspection.data["path"]))
+    waiting: dict[str, list[str]] = {}
+    for path in (path for path in paths if Path(path).is_absolute()):
+        waiting.setdefault(Path(path).name, []).append(_typed(path))
+    words = [str(word) for word in inspection.record.get("command", [])]
+    return " ".join(_quoted(waiting[word].pop(0) if waiting.get(word) else word) for word in words)
+
+
+def _typed(path: str) -> str:
+    """A path as it was typed, but the user's own folder as ~: the page may be given away."""
+    home = os.environ.get("HOME", "").rstrip("/")
+    return f"~{path.removeprefix(home)}" if home and path.startswith(f"{home}/") else path
+
+
+def _quoted(word: str) -> str:
+    """For a shell, which must still see the ~."""
+    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)

@@ -119,13 +119,14 @@ function looker(root, told, parts) {
     const most = values.indexOf(Math.max(...values)), columns = grid[1];
     const where = at(most, columns);
     const sum = values.reduce((a, b) => a + b, 0);
-    if (state.show in model.parts.rollouts) return `Of all patches, ${where} gives the head most: ${percent(values[most] / sum)}; an even share is ${percent(1 / values.length)}.`;
+    if (state.show in model.parts.rollouts) return `Of all ${model.places}, ${where} gives the head most: ${percent(values[most] / sum)}; an even share is ${percent(1 / values.length)}.`;
     const query = place(model, state.token), patch = query - model.front.length;
-    const token = patch < 0 ? `the ${model.front[query]}` : `the patch at ${at(patch, columns)}`;
+    const token = patch < 0 ? `the ${model.front[query]}` : `the ${model.place} at ${at(patch, columns)}`;
     const whose = `Block ${own.layer + 1}, ${own.head < 0 ? "mean of heads" : `head ${own.head + 1}`}: `;
     if (state.show === "seen" && patch < 0) return `${whose}who looks at ${token} is not in the page; shown is where it looks.`;
     if (state.show === "seen") return `${whose}${token} is looked at most from ${where}, which gives it ${percent(values[most])}.`;
-    return `${whose}${token} looks most at ${where} (${percent(values[most])}); ${percent(Math.min(sum, 1))} of its look goes to patches.`;
+    const others = model.front.length ? `; ${percent(Math.min(sum, 1))} of its look goes to ${model.places}` : "";
+    return `${whose}${token} looks most at ${where} (${percent(values[most])})${others}.`;
   }
 
   function draw() {
@@ -246,7 +247,7 @@ function looker(root, told, parts) {
     });
   });
   const pooled = models.filter((m) => m.small.join() !== m.grid.join());
-  const words = pooled.map((m) => `Maps of ${m.name} are pooled from ${m.grid.join("×")} to ${m.small.join("×")} patches; vitreous serve shows them whole.`);
+  const words = pooled.map((m) => `Maps of ${m.name} are pooled from ${m.grid.join("×")} to ${m.small.join("×")} ${m.places}; vitreous serve shows them whole.`);
   root.querySelector("[data-fine]").textContent = [`Weights are kept in ${told.steps} steps.`, ...words].join(" ");
   Promise.all(owns.flatMap((own) => own.pictures.map((picture) => picture.decode().catch(() => null)))).then(() => {
     draw();

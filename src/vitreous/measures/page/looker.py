@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vitreous.measures.drawing import PHOTO_SIDE, photos_of
 from vitreous.measures.inspection import Inspection
+from vitreous.measures.measure import PLURAL
 from vitreous.report.colours import COLOUR_SCALE
 from vitreous.report.page import picture
 
@@ -89,6 +90,8 @@ def _about(arrays: dict[str, NDArray[Any]], found: dict[str, Any], model: dict[s
         "small": found["pooled_to"],
         "grid": found["grid"],
         "front": _front(model, found["front_tokens"]),
+        "place": found["place"],
+        "places": PLURAL[found["place"]],
         "rollouts": [name for name in ROLLOUT_NAMES if name in arrays],
     }
 
@@ -106,11 +109,22 @@ def looker(inspection: Inspection) -> str:
     """The controls, and a picture to click for each model; the page's script makes them work."""
     import jinja2  # only when a page is made
 
-    names = [name for name, _, found, _ in _both(inspection) if "attention-maps" in found]
-    ways = {"looks": "where this token looks", "seen": "who looks at this patch", **ROLLOUT_NAMES}
+    sides = [
+        (name, key, found["attention-maps"]) for name, key, found, _ in _both(inspection) if "attention-maps" in found
+    ]
+    place = sides[0][2]["place"]
+    ways = {"looks": "where this token looks", "seen": f"who looks at this {place}", **ROLLOUT_NAMES}
+    boxes = [edge for _, key, _ in sides for edge in inspection.arrays[key]["photo_boxes"].tolist()]
     text = (Path(__file__).parent / "looker.html").read_text("utf-8")
     return (
         jinja2.Environment(autoescape=True)
         .from_string(text)
-        .render(names=names, ways=ways, is_pair=inspection.against is not None)
+        .render(
+            names=[name for name, *_ in sides],
+            ways=ways,
+            is_pair=inspection.against is not None,
+            place=place,
+            places=PLURAL[place],
+            has_grey=any(min(left, top) > 0 or max(right, bottom) < 1 for left, top, right, bottom in boxes),
+        )
     )
