@@ -40,7 +40,7 @@ def test_faults_end_with_one_only_under_strict(folder):
     assert plain.stderr == ""
     assert "FAULT   truncated: 1 file is cut short" in plain.stdout
     assert "cut.jpg" in plain.stdout
-    assert plain.stdout.endswith("labels: not looked at (--weights MODEL does)\n")
+    assert plain.stdout.endswith("labels: not looked at (after a fit: --weights last)\n")
     assert max(map(len, plain.stdout.splitlines())) <= 80
 
 

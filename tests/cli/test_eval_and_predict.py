@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,7 +212,7 @@ def test_none_of_these(place):
 
 def test_an_unsure_answer_is_marked_in_every_format_and_explained_once(place):
     model = vitreous.load(place / "model.safetensors")
-    model.track_record = TrackRecord(right=0.8, low=0.7, high=0.9, images=50, sure_from=1.0)
+    model.track_record = TrackRecord(right=0.8, low=0.7, high=0.9, images=50, sure_from=0.9999)
     vitreous.save(model, place / "unsure")
     call = ("predict", place / "unsure.safetensors", place / "set/test/bee")
     out = run(*call)
@@ -221,6 +222,11 @@ def test_an_unsure_answer_is_marked_in_every_format_and_explained_once(place):
     assert [row["unsure"] for row in rows] == ["yes"] * 4
     lines = [json.loads(line) for line in run(*call, "--json").stdout.splitlines()]
     assert all(line["is_unsure"] and line["said"] for line in lines)
+    model.track_record = replace(model.track_record, sure_from=1.0)  # never sure: one line says it for all
+    vitreous.save(model, place / "never")
+    out = run("predict", place / "never.safetensors", *call[2:])
+    assert out.stdout.count("unsure") == 0
+    assert out.stderr.count("all unsure: even the surest answers") == 1
 
 
 def test_a_picture_of_the_train_set_is_answered_as_the_model_answers(place):

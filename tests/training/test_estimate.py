@@ -434,5 +434,7 @@ def test_a_gpu_solves_the_same_head_and_trains_every_layer(alike, weights, auto,
 
 def test_a_plan_that_trains_names_the_quick_way_and_what_it_is_worth(unlike, weights, alike):
     trained = job_of(unlike, weights)
-    assert f"in seconds, about {100 * trained.estimate.accuracy:.0f} % right: --policy head" in plans._in_words(trained)
+    assert f"quicker: --policy head, about {100 * trained.estimate.accuracy:.0f} % right in seconds" in plans._in_words(
+        trained
+    )
     assert "--policy head" not in plans._in_words(job_of(alike, weights))

@@ -492,9 +492,13 @@ EASY = "Strangers that come with vitreous are easy: "
                 f"It noticed 60 of 300 {NEAR}",
                 f"{EASY}drawings; small grey pictures of clothes; images of one colour, which a rule finds.",
             ],
-            "20 % of a new class",
+            "80 % of a new class misnamed",
         ),
-        ({DRAWN: (30, 40), BLANK: (31, 32)}, [UNTRIED, f"{EASY}drawings; images of one colour."], "75 % of easy ones"),
+        (
+            {DRAWN: (30, 40), BLANK: (31, 32)},
+            [UNTRIED, f"{EASY}drawings; images of one colour."],
+            "25 % of easy ones misnamed",
+        ),
         ({}, [UNTRIED], ""),
     ],
     ids=["a class left out", "blank images were taught", "nothing shown"],
@@ -506,7 +510,7 @@ def test_what_is_said_of_strangers_is_what_was_counted(counts, told, brief):
     assert (EASY in html) == bool(counts)
     assert "It also says so of 7.0 % of the images judged; the threshold was set where about 95 % of" in html
     assert brief in html
-    assert ("of easy ones" in html) == brief.endswith("of easy ones")
+    assert ("of easy ones" in html) == brief.endswith("of easy ones misnamed")
     assert "notice strangers" not in plain(pages.render(page(finished_run.invented(100, 3, unlike=None))))
 
 

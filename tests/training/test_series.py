@@ -349,6 +349,13 @@ def test_what_groups_nothing_is_one_line_and_exit_2(plain, numbered, tmp_path, w
         ("fit", plain, *given, "folder"): "--group-by folder puts each class of",
         ("fit", plain, *given, "png"): f"--group-by png puts all 128 images of {plain} into one series",
         ("fit", plain, *given, "png", "--then", plain): "--group-by is for one set of images",
+        (
+            "fit",
+            plain,
+            *given,
+            r"(\d)\.png",
+            *("--folds", "12", "--recipe", "fine-tune"),
+        ): "are only 10 series or groups of copies",
     }
     for done, words in zip(run_all(calls), calls.values(), strict=True):
         assert words in done.line

@@ -63,6 +63,6 @@ def run(
 def _about_labels(found: LabelErrors | None) -> str:
     """Whether somebody looked for wrong labels, and how well."""
     if found is None:
-        return "not looked at (--weights MODEL does)"
-    doubted = f"{len(found.names):,}" if found.names else "none"
-    return f"{doubted} doubted by a classifier right on {percent(found.right / max(found.images, 1), 0)}"
+        return "not looked at (after a fit: --weights last)"
+    doubted = f"{len(found.names):,} doubted" if found.names else "none doubted; some may be wrong"
+    return f"{doubted} (a quick classifier, right on {percent(found.right / max(found.images, 1), 0)})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from vitreous.printable import printable_line
 from vitreous.words import NONE_OF_THESE, cells, none_of_these, percent, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from vitreous.evaluation.predict import Prediction
 
@@ -67,7 +68,10 @@ def run(
         from vitreous.server.overlays import explained
 
         answers = explained(loaded, named, answers, explain)
-    write = {"table": _table_row, "csv": _csv_row, "json": _json_row}["json" if json else format]
+    record = loaded.track_record
+    is_never_sure = record is not None and record.sure_from == 1  # one line says it for all
+    table_row: Callable[[Prediction, int], None] = partial(_table_row, marks=not is_never_sure)
+    write = {"table": table_row, "csv": _csv_row, "json": _json_row}["json" if json else format]
     count = broken = unsure = 0
     for answer in answers:
         if not count and write is _csv_row:
@@ -75,20 +79,20 @@ def run(
             _print_csv(["name", "said", *pairs, "score", "unsure", "error"])
         write(answer, top)
         count, broken, unsure = count + 1, broken + (answer.error is not None), unsure + answer.is_unsure
-    if unsure and write is _table_row and loaded.track_record is not None:
-        say_fitted(loaded.track_record.about_unsure, file=sys.stderr)
+    if unsure and write is table_row and record is not None:
+        say_fitted(record.about_unsure, file=sys.stderr)
     if broken:
         say(f"{broken:,} of {count:,} images could not be read", file=sys.stderr)
     if broken == count:
         raise typer.Exit(1)
 
 
-def _table_row(answer: Prediction, top: int) -> None:
-    """One line, no wider than the terminal, with the likeliest classes that fit."""
+def _table_row(answer: Prediction, top: int, *, marks: bool) -> None:
+    """One line, no wider than the terminal, with the likeliest classes that fit.  marks: call unsure answers so."""
     columns = columns_of(sys.stdout) or sys.maxsize
     width = min(NAME_COLUMNS, 2 * columns // 5)
     name = _ending(printable_line(answer.name), width)
-    text = _in_words(answer, columns - width - 2) if answer.error is None else _without_name(answer)
+    text = _in_words(answer, columns - width - 2, marks=marks) if answer.error is None else _without_name(answer)
     say_fitted(printable_line(f"{name}  {text}"))
 
 
@@ -109,13 +113,13 @@ def _without_name(answer: Prediction) -> str:
     return (answer.error or "").removeprefix(f"{answer.name} ")
 
 
-def _in_words(answer: Prediction, columns: int) -> str:
+def _in_words(answer: Prediction, columns: int, *, marks: bool) -> str:
     """The answer with the confidence of each class, as many as fit; for "none of these" the nearest alone."""
     labels = [printable_line(label) for label in answer.labels]
     if not answer.said:
         return none_of_these(shortened(labels[0], max(columns - len(none_of_these("")), MIN_LABEL_LETTERS)))
     shares = [percent(p) for p in answer.probabilities]
-    start, more = "unsure: " * answer.is_unsure, ", …" if labels[1:] else ""
+    start, more = "unsure: " * (answer.is_unsure and marks), ", …" if labels[1:] else ""
     room = columns - cells(f"{start} {shares[0]}{more}")
     line = f"{start}{shortened(labels[0], max(room, MIN_LABEL_LETTERS))} {shares[0]}"
     for k in range(1, len(labels)):

@@ -65,7 +65,8 @@ def check(
     found = last_scan(some) if not again and cache is True and near == DEFAULT_DISTANCE else None
     seen, twins = found or scan_set(some, kept, workers=workers, distance=near, progress=progress)
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
-    health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
+    known = rules(near, with_labels=p is not None)
+    health = _health(whole, some, seen.facts, findings, known, is_sample=chosen is not None)
     if out is not None:
         from vitreous.images.health.page import write
 
@@ -89,7 +90,13 @@ def _sample(data: ImageSet, size: int | None) -> np.ndarray | None:
 
 
 def _health(
-    whole: ImageSet, some: ImageSet, facts: Facts, findings: tuple[Finding, ...], near: int, *, is_sample: bool
+    whole: ImageSet,
+    some: ImageSet,
+    facts: Facts,
+    findings: tuple[Finding, ...],
+    known: dict[str, str],
+    *,
+    is_sample: bool,
 ) -> Health:
     from vitreous.images.open_data import without_split  # it imports this room
 
@@ -112,7 +119,7 @@ def _health(
         formats=dict(sorted(Counter(name.decode() for name in fine["format"].tolist()).items())),
         sizes=sizes,
         findings=findings,
-        rules=rules(near),
+        rules=known,
         notes=without_split(whole.notes) if whole.split_was_made else whole.notes,
         data=some,
         is_split_made=whole.split_was_made,

@@ -41,9 +41,9 @@ TURN_WORDS = {2: "mirrored", 3: "upside down", 4: "mirrored, upside down", 5: "m
 TURN_WORDS |= {7: "mirrored, on its side", 8: "on its side"}
 
 
-def rules(near: int) -> dict[str, str]:
-    """The rule behind each kind, as text."""
-    return {
+def rules(near: int, *, with_labels: bool) -> dict[str, str]:
+    """The rule behind each kind, as text.  with_labels: whether labels are judged."""
+    found = {
         "exact-duplicate": "the same upright RGB pixels, or the same bytes",
         "near-duplicate": (
             f"pHashes at most {near} of 64 bits apart; then, on 32 × 32 grey cells, 16 × 16 means that correlate at "
@@ -70,6 +70,7 @@ def rules(near: int) -> dict[str, str]:
         "extreme-aspect": f"long side more than {LONG_RATIO:g} times the short side",
         "too-large": f"more than {PIXEL_LIMIT // 10**6} million pixels, or {SCAN_LIMIT} scans of a JPEG",
     }
+    return found if with_labels else {kind: rule for kind, rule in found.items() if kind != "label-error"}
 
 
 def judge(

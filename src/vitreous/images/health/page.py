@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 
 from PIL import Image, ImageFile
@@ -12,7 +13,21 @@ from vitreous.images.health.findings import FAULT, Case, Finding, Health
 from vitreous.images.imageset import ImageSet
 from vitreous.images.sources import image_file
 from vitreous.report import page as pages
-from vitreous.report.page import Bar, Block, Group, Listing, Note, Number, Numbers, Page, Pictures, Section, Table, Text
+from vitreous.report.page import (
+    Bar,
+    Block,
+    Code,
+    Group,
+    Listing,
+    Note,
+    Number,
+    Numbers,
+    Page,
+    Pictures,
+    Section,
+    Table,
+    Text,
+)
 from vitreous.words import counted
 
 MAX_CASES_SHOWN = 24  # of a kind shown as pictures
@@ -34,7 +49,7 @@ def page(health: Health) -> Page:
         title=health.path.rstrip("/\\").replace("\\", "/").rpartition("/")[2] or health.path,
         over="vitreous check",
         lead=f"{health.path}: {health.kind}, {health.whole} in {_classes_word(health)}; {health.read}.",
-        top=[_verdict(health), _numbers(health)],
+        top=[_verdict(health), *_about_labels(health), _numbers(health)],
         sections=[*sections, _classes(health), _files(health), _rules(health)],
         foot="Made by vitreous check. Nothing was changed, and nothing left out.",
     )
@@ -56,6 +71,16 @@ def _verdict(health: Health) -> Note:
     if health.notices:
         return Note("No faults. Some things are worth a look.", "warn")
     return Note("Nothing found: no fault, nothing unusual.", "good")
+
+
+def _about_labels(health: Health) -> list[Block]:
+    """That nobody looked for wrong labels, if so."""
+    if "label-error" in health.rules:
+        return []
+    return [
+        Text("Nobody looked for wrong labels. After a fit, the model does:"),
+        Code(f"vitreous check {shlex.quote(health.path)} --weights last"),
+    ]
 
 
 def _numbers(health: Health) -> Numbers:

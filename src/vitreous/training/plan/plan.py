@@ -35,6 +35,7 @@ from vitreous.training.plan.refusals import device_memory
 from vitreous.training.plan.request import Request
 from vitreous.training.plan.starting_weights import (
     CROSS_VALIDATE_BELOW,
+    STARTER_LEFT_OUT,
     Beginning,
     choose_weights,
     fetch_weights,
@@ -410,7 +411,8 @@ def _in_words(plan: Plan) -> str:
     if r.is_solved:
         return f"teach the last layer of {network} your classes; the other layers stay"
     if plan.weights is None:
-        do = f"train {network}, {r.length}"
+        why = ", since the starter knows too little" if any(STARTER_LEFT_OUT in each for each in plan.reasons) else ""
+        do = f"train {network}{why}, {r.length}"
     else:
         number = r.policy.removeprefix("last-")
         last = {"head": "the last layer", "last-1": "the last block"}.get(r.policy, f"the last {number} blocks")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
 ON_NAN = ("stop", "rollback")
+MANY_IN_A_GROUP = 10  # images of a series, on average: the pattern may be too coarse
 COMPARED = ("data", "recipe", "digests", "network", "folds", "preprocess", "left_out", "rates")  # on all ranks
 
 
@@ -257,6 +258,11 @@ def _refuse_many_folds(data: ImageSet, folds: int) -> None:
     there = len(pool) if pool.groups is None else len(np.unique(pool.groups))
     if there < folds:
         fewer = f"say --folds {there}, or " if there > 2 and pool.counts.min() > 1 else ""
+        if there < len(pool) // MANY_IN_A_GROUP:
+            raise DataError(
+                f"the {len(pool):,} images of {data.path} are only {there} series or groups of copies, too few for "
+                f"{folds} folds; group them more finely (--group-by), or {fewer}add images of other series"
+            )
         raise DataError(
             f"{data.path} has {there} images or groups of copies, too few for {folds} folds; {fewer}"
             f"add images, {folds} or more to each class"

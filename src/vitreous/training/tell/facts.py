@@ -71,19 +71,23 @@ def _series(run: Run) -> Fact | None:
     return Fact("series", f"{told}; one by one {one}, {'too high' if series['matters'] else 'no clear difference'}")
 
 
-def _worse(run: Run) -> Fact | None:
-    """A simpler method that did clearly better on the same images."""
+def _beside(run: Run) -> Fact | None:
+    """A simpler method that did as well or better on the same images."""
     judged = run.metrics.get("judged") or {}
     rivals = [rival for rival in run.metrics.get("rivals", ()) if rival["seen"]]
     best = max(rivals, key=lambda rival: rival["right"] / rival["seen"], default=None)
     if best is None or "top1" not in judged or run.alarm is not None:
         return None
     ours, theirs = judged["top1"], best["right"] / best["seen"]
-    if theirs <= ours or not is_clear(ours, judged["images"], theirs, best["seen"]):
-        return None
-    if best["name"].startswith(FROZEN):
-        return Fact("worse", f"than {percent(theirs)} without training these layers, in seconds: --policy head", "warn")
-    return Fact("worse", f"than {percent(theirs)} of {best['name']}", "warn")
+    clear = is_clear(ours, judged["images"], theirs, best["seen"])
+    if best["name"].startswith(FROZEN) and (theirs > ours or not clear):
+        than = "worse than" if clear else "no better than"
+        return Fact(
+            "beside", f"{than} {percent(theirs)} in seconds without training these layers: --policy head", "warn"
+        )
+    return (
+        Fact("beside", f"worse than {percent(theirs)} of {best['name']}", "warn") if theirs > ours and clear else None
+    )
 
 
 def _trust(run: Run) -> Fact | None:
@@ -163,7 +167,7 @@ def _next(run: Run) -> Fact:
 FACTS: tuple[Callable[[Run], Fact | None], ...] = (
     _alarm,
     _right,
-    _worse,
+    _beside,
     _series,
     _trust,
     _unknown,
