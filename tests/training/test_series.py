@@ -12,6 +12,7 @@ from PIL import Image
 from small_runs import MODEL, SIDE, fitted, plan_of, rule, tinted_folder
 
 import vitreous
+from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import independent, wilson
 from vitreous.images.sources import image_file
 from vitreous.training.plan import plan as plans
@@ -337,6 +338,11 @@ def test_images_that_are_right_or_wrong_together_count_as_one():
 # ----------------------------------------------------------------------------------------------------------- bad input
 
 
+def test_a_grouping_that_is_too_coarse_for_the_folds_is_named(plain, weights, tmp_path):
+    with pytest.raises(DataError, match=r"the 128 images of .* are only 10 series .* group them more finely"):
+        fit(plain, tmp_path / "run", weights, group_by=r"(\d)\.png", folds=12, recipe="fine-tune")
+
+
 def test_what_groups_nothing_is_one_line_and_exit_2(plain, numbered, tmp_path, weights):
     rows = "".join(f"{file},{file.parent.name},{i % 4}\n" for i, file in enumerate(sorted(plain.glob("*/*.png"))))
     (tmp_path / "table.csv").write_text("path,label,who\n" + rows)
@@ -349,13 +355,6 @@ def test_what_groups_nothing_is_one_line_and_exit_2(plain, numbered, tmp_path, w
         ("fit", plain, *given, "folder"): "--group-by folder puts each class of",
         ("fit", plain, *given, "png"): f"--group-by png puts all 128 images of {plain} into one series",
         ("fit", plain, *given, "png", "--then", plain): "--group-by is for one set of images",
-        (
-            "fit",
-            plain,
-            *given,
-            r"(\d)\.png",
-            *("--folds", "12", "--recipe", "fine-tune"),
-        ): "are only 10 series or groups of copies",
     }
     for done, words in zip(run_all(calls), calls.values(), strict=True):
         assert words in done.line
