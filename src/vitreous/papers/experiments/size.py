@@ -262,8 +262,7 @@ SIZE = Experiment(
     grid=grid,
     columns=("accuracy", "100_shot_fashion", "parameters", "macs"),
     matched=EQUAL_COMPUTE,
-    seeds=SEEDS,
-    pilots=PILOTS,
+    seeds=SEEDS | {"laptop": 3},
 )
 
 SIZE_SMALL = Experiment(
