@@ -14,6 +14,7 @@ from vitreous.papers.experiments.inside import (
     HYBRID,
     INSIDE,
     INSIDE_MATCHED,
+    INSIDE_PILOTS,
     INSIDE_SEEDS,
     RELEASED_NOTE,
     RESNET,
@@ -128,6 +129,7 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     seeds=INSIDE_SEEDS,
+    pilots=INSIDE_PILOTS,
     columns=("accuracy", "distance_low_quarter", "heads_apart"),
     matched=INSIDE_MATCHED,
     scales=ALL_SCALES,
@@ -163,6 +165,7 @@ LOCAL_HEADS = Experiment(
     ),
     grid=local_grid,
     seeds={scale: INSIDE_SEEDS[scale] for scale in INSIDE},
+    pilots=INSIDE_PILOTS,
     columns=("accuracy", "heads_trend_low"),
     matched=INSIDE_MATCHED,
 )

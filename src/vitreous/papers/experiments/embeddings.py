@@ -18,6 +18,7 @@ from vitreous.papers.experiment import (
 from vitreous.papers.experiments.inside import (
     ALL_SCALES,
     INSIDE,
+    INSIDE_PILOTS,
     INSIDE_SEEDS,
     RELEASED_IMAGES,
     RELEASED_SET,
@@ -88,6 +89,7 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     seeds=INSIDE_SEEDS,
+    pilots=INSIDE_PILOTS,
     columns=("filters_held", "filters_smoothness", "position_nearness", "position_row_column"),
     matched="the same network before and after training",
     scales=ALL_SCALES,

@@ -18,7 +18,8 @@ RELEASED_WEIGHTS = {DEIT: "deit-tiny", AUGREG: "vit-tiny"}  # short names of `vi
 RELEASED_NOTE = "released weights: an interval over groups of images says nothing of other trainings"
 VITS = (VIT, *RELEASED_WEIGHTS)
 ALL_SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full", "released")
-INSIDE_SEEDS: Mapping[ScaleName, int] = {"laptop": 4, "gpu": gpu_scale.SEEDS, "full": 3, "released": 5}
+INSIDE_SEEDS: Mapping[ScaleName, int] = {"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3, "released": 5}
+INSIDE_PILOTS: Mapping[ScaleName, int] = {"laptop": 4}
 INSIDE_MATCHED = (
     "multiply-adds within 10 % (gpu: within 1 %); at laptop scale each one rate, of one or two tried on another seed, "
     "some on deeper networks; else chosen on dev, at gpu scale on that of another seed; always the same images in the "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
-from vitreous.papers.experiments.inside import INSIDE, INSIDE_SEEDS, VIT, network
+from vitreous.papers.experiments.inside import INSIDE, INSIDE_PILOTS, INSIDE_SEEDS, VIT, network
 from vitreous.papers.verdict import POSITIVE, TWO_APART
 from vitreous.papers.works.text import neighbouring_patches, neighbouring_words, next_letter
 
@@ -59,6 +59,7 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     seeds={scale: INSIDE_SEEDS[scale] for scale in INSIDE},
+    pilots=INSIDE_PILOTS,
     columns=("raw_gap", "embedded_gap", "words_gap", "raw_effect", "embedded_effect", "words_effect"),
     matched="pairs of neighbours against random pairs of the same set; vectors with their mean taken out",
 )

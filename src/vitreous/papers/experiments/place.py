@@ -21,6 +21,7 @@ from vitreous.papers.experiments.inside import (
     GAP,
     INSIDE,
     INSIDE_MATCHED,
+    INSIDE_PILOTS,
     INSIDE_SEEDS,
     RESNET,
     VIT,
@@ -92,6 +93,7 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     seeds=INSIDE_SEEDS,
+    pilots=INSIDE_PILOTS,
     columns=("accuracy", "place_hit", "place_percentile", "own_patches", "class_patches"),
     matched=INSIDE_MATCHED + "; ViT and ResNet end on the same grid at laptop and gpu scale",
     scales=ALL_SCALES,
@@ -180,6 +182,7 @@ READOUTS = Experiment(
     ),
     grid=readout_grid,
     seeds={scale: INSIDE_SEEDS[scale] for scale in INSIDE},
+    pilots=INSIDE_PILOTS,
     columns=("accuracy", "place_hit", "match_last_stage", "token_probe_last"),
     matched="parameters but for the class token; one rate for both at laptop scale, each its own at gpu and full",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitreous.papers.experiment import Claim, Experiment
-from vitreous.papers.experiments.inside import INSIDE, INSIDE_MATCHED, INSIDE_SEEDS, RESNET, VIT, looks
+from vitreous.papers.experiments.inside import INSIDE, INSIDE_MATCHED, INSIDE_PILOTS, INSIDE_SEEDS, RESNET, VIT, looks
 from vitreous.papers.verdict import POSITIVE
 
 EXPERIMENT = Experiment(
@@ -26,6 +26,7 @@ EXPERIMENT = Experiment(
     ),
     grid=lambda scale, seeds: looks(scale, seeds, (VIT, RESNET)),
     seeds={scale: INSIDE_SEEDS[scale] for scale in INSIDE},
+    pilots=INSIDE_PILOTS,
     columns=("accuracy", "field_low"),
     matched=INSIDE_MATCHED,
 )

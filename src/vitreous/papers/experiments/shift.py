@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vitreous.papers.experiment import Claim, Experiment, GridCell, ScaleName
-from vitreous.papers.experiments.inside import INSIDE, INSIDE_MATCHED, INSIDE_SEEDS, RESNET, VIT, network
+from vitreous.papers.experiments.inside import INSIDE, INSIDE_MATCHED, INSIDE_PILOTS, INSIDE_SEEDS, RESNET, VIT, network
 from vitreous.papers.verdict import POSITIVE
 from vitreous.papers.works.shift import shift
 
@@ -38,6 +38,7 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     seeds={scale: INSIDE_SEEDS[scale] for scale in INSIDE},
+    pilots=INSIDE_PILOTS,
     columns=("accuracy", "same_answer"),
     matched=INSIDE_MATCHED,
 )

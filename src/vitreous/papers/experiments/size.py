@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import PILOTS, POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.networks import (
     ALL,
@@ -36,7 +36,7 @@ from vitreous.papers.verdict import ONE_APART, POSITIVE, TWO_APART, alike
 
 SIZED_SHARES = LEAST, MORE, MOST = ("3 %", "30 %", ALL)
 PAIR = (VIT, RESNET)
-SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3}
+SEEDS: dict[ScaleName, int] = {"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3}
 
 
 def grid(scale: ScaleName, seeds: Sequence[int], shares: Sequence[str] = SIZED_SHARES) -> Iterator[GridCell]:
@@ -263,7 +263,7 @@ SIZE = Experiment(
     grid=grid,
     columns=("accuracy", "100_shot_fashion", "parameters", "macs"),
     matched=EQUAL_COMPUTE,
-    seeds=SEEDS,
+    seeds=SEEDS | {"laptop": 3},
 )
 
 SIZE_SMALL = Experiment(
@@ -283,6 +283,7 @@ SIZE_SMALL = Experiment(
     columns=("accuracy", "100_shot_fashion", "steps"),
     matched="the network; steps, and then epochs",
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 COMPUTE = Experiment(
@@ -327,4 +328,5 @@ COMPUTE = Experiment(
     columns=("accuracy", "100_shot_fashion", "macs", "train_seconds"),
     matched=EQUAL_COMPUTE,
     seeds=SEEDS,
+    pilots=PILOTS,
 )

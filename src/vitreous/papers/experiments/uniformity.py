@@ -17,6 +17,7 @@ from vitreous.papers.experiment import (
 from vitreous.papers.experiments.inside import (
     ALL_SCALES,
     INSIDE_MATCHED,
+    INSIDE_PILOTS,
     INSIDE_SEEDS,
     RELEASED_IMAGES,
     RELEASED_SET,
@@ -96,6 +97,7 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     seeds=INSIDE_SEEDS,
+    pilots=INSIDE_PILOTS,
     columns=("accuracy", "cka_low_high", "cka_mean", "match_last_third", "match_slope"),
     matched=INSIDE_MATCHED,
     scales=ALL_SCALES,
