@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from vitreous.images.imageset import ImageSet
 from vitreous.measures import rollout
+from vitreous.measures.drawing import evened
 from vitreous.measures.explain import Look, attention_maps, look_at, overlay
 from vitreous.models.taps import taps
 
@@ -89,6 +90,28 @@ def test_a_resnet_has_no_attention_and_the_page_says_so():
     found = look_at(awake(BIT), make_set(clean_files(2)), [0])
     assert found.looks == ()
     assert found.why_not == "A BiT is a network of convolutions: it has no attention that could be shown."
+
+
+def test_a_map_on_an_even_grid_stays_as_it_is():
+    heat = np.random.default_rng(0).random((3, 5)).astype(np.float32)
+    np.testing.assert_allclose(evened(heat, (0, 0, 1, 1)), heat, rtol=1e-6)
+
+
+def test_a_hybrids_map_lies_around_the_middles_of_its_windows():
+    """Half a place to the left and above of an even grid; a ramp stays a ramp, and ends are held."""
+    cells = (-3.5 / 28, -3.5 / 28, 28.5 / 28, 28.5 / 28)
+    ramp = np.arange(4, dtype=np.float32)[None].repeat(4, 0)
+    found = evened(ramp, cells)
+    middles = (np.arange(4) + 0.5) * 7  # of an even grid, in pixels; place i lies at 8 i + 0.5
+    np.testing.assert_allclose(found, ((middles - 0.5) / 8).clip(0, 3)[None].repeat(4, 0), rtol=1e-5)
+    np.testing.assert_allclose(evened(ramp.T, cells), found.T, rtol=1e-6)
+
+
+def test_a_look_knows_where_its_map_lies():
+    data = make_set(clean_files(2))
+    assert look_at(awake(VIT), data, [0]).looks[0].cells == (0, 0, 1, 1)
+    hybrid = awake(VIT, stem="convolutions", pool="gap", class_token=False, image_size=28, patch=8)
+    assert look_at(hybrid, data, [0]).looks[0].cells == pytest.approx((-0.125, -0.125, 28.5 / 28, 28.5 / 28))
 
 
 def test_the_overlay_is_light_where_much_came_from():

@@ -14,14 +14,24 @@ from torch import Tensor
 from vitreous.errors import DataError
 from vitreous.images.pixels.preprocess import seen_box
 from vitreous.measures.attention import patch_distances
-from vitreous.measures.drawing import PHOTO_SIDE, Photo, looks_of, over_photos, rgb, share_of_look, stacked
+from vitreous.measures.drawing import (
+    PHOTO_SIDE,
+    WHOLE_BOX,
+    Photo,
+    looks_of,
+    over_photos,
+    rgb,
+    share_of_look,
+    stacked,
+)
 from vitreous.measures.measure import PLURAL, Arrays, Drawn, Found, Measure, Reading
 from vitreous.measures.rollout import Flow, needs_reads, relevance_map
 from vitreous.measures.subject import Subject, needs_attention
+from vitreous.models.architecture import spread
+from vitreous.models.vit import ViT
 from vitreous.words import counted
 
 MAX_MAP_SIDE = 16  # patches of a pooled map, at most
-WHOLE_BOX = (0.0, 0.0, 1.0, 1.0)
 MAX_MAPS_BYTES = 6 * 2**20  # of all maps together: a page holds them
 ROLLOUT_VARIANTS = {
     "rollout": {"residual": True, "heads": "mean"},
@@ -123,6 +133,9 @@ class _Maps(Reading):
             shown: Tensor = of_batch["pixels"][: self.examples].cpu().byte()
             self.kept = {name: np.stack([block[name] for block in self.seen], 1) for name in self.seen[0]}
             self.kept |= {"maps_grid": np.array(self.small), "images": shown.numpy()}
+            model = self.subject.model
+            if isinstance(model, ViT):
+                self.kept["cells"] = np.array(spread(model.stem, model.config.image_size, model.grid))
             self.kept |= stacked(self._photos(of_batch["places"][: self.examples], shown))
             for name, flow in self.flows.items():
                 self.kept[name] = relevance_map(flow.rows(), self.subject.grid).cpu().numpy().astype(np.float16)

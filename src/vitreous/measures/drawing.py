@@ -136,6 +136,9 @@ def rgb(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return moved[..., :3] if moved.shape[-1] > 2 else np.repeat(moved[..., :1], 3, -1)
 
 
+WHOLE_BOX = (0.0, 0.0, 1.0, 1.0)  # left, top, right, bottom, in shares of an image
+
+
 @dataclass(frozen=True, eq=False)
 class Photo:
     """An image as it is.  box: the part that the model sees: left, top, right, bottom, in shares of its sides."""
@@ -169,6 +172,22 @@ def photos_of(arrays: Arrays) -> list[Photo]:
         return []
     parts = zip(arrays["photos"], arrays["photo_sizes"], arrays["photo_boxes"].tolist(), strict=True)
     return [Photo(pixels[:h, :w], tuple(box)) for pixels, (h, w), box in parts]
+
+
+def evened(heat: NDArray[np.floating], cells: Sequence[float]) -> NDArray[np.float32]:
+    """The values of a map in the middles of an even grid.  h w.
+
+    cells: where the map's own grid lies: left, top, right, bottom in shares of the image (`architecture.spread`).
+    """
+    left, top, right, bottom = cells
+    for axis, (begin, end) in enumerate(((top, bottom), (left, right))):
+        count = heat.shape[axis]
+        middles = (np.arange(count) + 0.5) / count
+        at = ((middles - begin) / (end - begin) * count - 0.5).clip(0, count - 1)
+        low = np.floor(at).astype(int)
+        share = (at - low).reshape((-1, 1) if axis == 0 else (1, -1))
+        heat = np.take(heat, low, axis) * (1 - share) + np.take(heat, np.minimum(low + 1, count - 1), axis) * share
+    return heat.astype(np.float32)
 
 
 def veiled(photo: Photo, heat: NDArray[np.floating], *, is_root: bool = False) -> NDArray[np.uint8]:
@@ -237,7 +256,7 @@ def over_photos(
         photo = whole.resized(side)
         tiles.append(Tile("image", photo.pixels))
         for name, each in maps.items():
-            heat = np.asarray(each[i], np.float32)
+            heat = evened(np.asarray(each[i], np.float32), tuple(arrays.get("cells", WHOLE_BOX)))
             scale = (veil_scale(), says(float(heat.min())), says(float(heat.max())))
             tiles.append(Tile(name, veiled(photo, heat, is_root=is_root), scale))
     return [Panel(charts.tiles(tiles, title=heading[:1].lower() + heading[1:], columns=columns), heading)]

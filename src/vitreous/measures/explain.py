@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels.preprocess import normalise, pixels
-from vitreous.measures.drawing import overlaid
+from vitreous.measures.drawing import WHOLE_BOX, evened, overlaid
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
+from vitreous.models.architecture import spread
 from vitreous.models.model import unwrapped
 from vitreous.models.pooling import find_pool
 from vitreous.models.taps import taps
@@ -33,6 +34,7 @@ class Look:
     place: int
     seen: NDArray[np.uint8]  # H W 3
     map: NDArray[np.float32]  # h w, of sum 1
+    cells: tuple[float, float, float, float] = WHOLE_BOX  # where the map lies, in shares of the image
 
     @property
     def peak(self) -> float:
@@ -70,7 +72,8 @@ def look_of(model: ViT, seen: NDArray[Any], place: int = 0) -> Look:
     """Where the answer on one image came from.  seen: H W C, as the model sees it."""
     image = normalise(seen, model.preprocess)[None].to(next(model.parameters()).device)
     flow = attention_maps(model, image)[0].float().cpu().numpy()
-    return Look(place, _rgb(seen), (flow / max(float(flow.sum()), 1e-12)).astype(np.float32))
+    shares = (flow / max(float(flow.sum()), 1e-12)).astype(np.float32)
+    return Look(place, _rgb(seen), shares, spread(model.stem, model.config.image_size, model.grid))
 
 
 def attention_maps(model: ViT, images: Tensor) -> Tensor:
@@ -94,7 +97,8 @@ def attention_maps(model: ViT, images: Tensor) -> Tensor:
 
 def overlay(look: Look) -> NDArray[np.uint8]:
     """The image, lit where much of the answer came from and dark elsewhere, on its own scale.  H W 3."""
-    return overlaid(look.seen, look.map, side=EXPLAINED_SIDE, lit=EXPLAINED_LIT, tails=EXPLAINED_TAILS)
+    heat = evened(look.map, look.cells)
+    return overlaid(look.seen, heat, side=EXPLAINED_SIDE, lit=EXPLAINED_LIT, tails=EXPLAINED_TAILS)
 
 
 def _rgb(seen: NDArray[Any]) -> NDArray[np.uint8]:

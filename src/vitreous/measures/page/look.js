@@ -43,11 +43,14 @@ function weights(model, state, own, head, isSeen) {
   return out;
 }
 
+const WHOLE = [0, 0, 1, 1]; // left, top, right, bottom, in shares
+
 // The number of a token among a model's queries. token: {front: 0} or {y, x} as shares of the image.
 function place(model, token) {
   if ("front" in token && token.front < model.front.length) return token.front;
-  const [rows, columns] = model.small, { y = 0.5, x = 0.5 } = token;
-  const r = Math.min(Math.floor(y * rows), rows - 1), c = Math.min(Math.floor(x * columns), columns - 1);
+  const [rows, columns] = model.small, { y = 0.5, x = 0.5 } = token, [x0, y0, x1, y1] = model.cells;
+  const within = (share, from, to, count) => Math.min(Math.max(Math.floor(((share - from) / (to - from)) * count), 0), count - 1);
+  const r = within(y, y0, y1, rows), c = within(x, x0, x1, columns);
   return model.front.length + r * columns + c;
 }
 
@@ -77,10 +80,13 @@ function looker(root, told, parts) {
 
   // Colours go by the square root of a weight: one strong patch would hide all others. What the model does not see of
   // a photo is grey.  box: what it sees: left, top, right, bottom, in shares of the photo.
-  function paint(canvas, { values, grid, isRoot }, picture = null, mark = null, box = [0, 0, 1, 1]) {
+  // cells: where the grid lies in it; the first and last cells reach to its edges.
+  function paint(canvas, { values, grid, isRoot }, picture = null, mark = null, box = WHOLE, cells = WHOLE) {
     const context = canvas.getContext("2d"), [rows, columns] = grid;
     const [left, top, right, bottom] = box.map((edge, i) => edge * (i % 2 ? canvas.height : canvas.width));
-    const tall = (bottom - top) / rows, wide = (right - left) / columns;
+    const edge = (i, count, from, to) => (i === 0 ? 0 : i === count ? 1 : from + ((to - from) * i) / count);
+    const across = (i) => Math.round(left + (right - left) * edge(i, columns, cells[0], cells[2]));
+    const down = (i) => Math.round(top + (bottom - top) * edge(i, rows, cells[1], cells[3]));
     context.imageSmoothingEnabled = picture ? Math.max(picture.naturalWidth, picture.naturalHeight) > 64 : false;
     if (picture) {
       context.drawImage(picture, 0, 0, canvas.width, canvas.height);
@@ -94,12 +100,11 @@ function looker(root, told, parts) {
     for (let k = 0; k < rows * columns; k++) {
       const part = high > low ? (values[k] - low) / (high - low) : 0, share = isRoot ? Math.sqrt(part) : part;
       context.fillStyle = picture ? veil(share) : `rgb(${colour(share)})`;
-      const [x, y] = [left + (k % columns) * wide, top + Math.floor(k / columns) * tall].map(Math.round);
-      const [end, floor] = [left + (k % columns + 1) * wide, top + (Math.floor(k / columns) + 1) * tall].map(Math.round);
-      context.fillRect(x, y, end - x, floor - y);
+      const r = Math.floor(k / columns), c = k % columns;
+      context.fillRect(across(c), down(r), across(c + 1) - across(c), down(r + 1) - down(r));
     }
     if (mark !== null) {
-      const x = left + (mark % columns) * wide, y = top + Math.floor(mark / columns) * tall;
+      const r = Math.floor(mark / columns), c = mark % columns, x = across(c), y = down(r), wide = across(c + 1) - x, tall = down(r + 1) - y;
       for (const [hue, width] of [["#000", 5], ["#fff", 2.5]]) {
         context.strokeStyle = hue; context.lineWidth = width;
         context.strokeRect(x + 2, y + 2, wide - 4, tall - 4);
@@ -141,7 +146,7 @@ function looker(root, told, parts) {
       const shown = heat(model, own, own.head), query = place(model, state.token) - model.front.length;
       const photo = own.pictures[state.image], canvas = find("[data-photo]");
       canvas.height = Math.round(canvas.width * photo.naturalHeight / photo.naturalWidth) || canvas.width;
-      paint(canvas, shown, photo, isRollout || query < 0 ? null : query, model.boxes[state.image]);
+      paint(canvas, shown, photo, isRollout || query < 0 ? null : query, model.boxes[state.image], model.cells);
       [find("[data-low]").textContent, find("[data-high]").textContent] = ends(model, shown);
       find(".said").textContent = say(model, own, shown);
       find(".heads").hidden = isRollout;
@@ -238,7 +243,8 @@ function looker(root, told, parts) {
       const patch = Math.max(place(model, state.token) - model.front.length, 0);
       const r = Math.min(Math.max(Math.floor(patch / columns) + step[0], 0), rows - 1);
       const c = Math.min(Math.max(patch % columns + step[1], 0), columns - 1);
-      state.token = { y: (r + 0.5) / rows, x: (c + 0.5) / columns };
+      const [x0, y0, x1, y1] = model.cells;
+      state.token = { y: y0 + ((y1 - y0) * (r + 0.5)) / rows, x: x0 + ((x1 - x0) * (c + 0.5)) / columns };
       draw();
     });
     model.images.forEach((address, at) => {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.measures.drawing import PHOTO_SIDE, photos_of
+from vitreous.measures.drawing import PHOTO_SIDE, WHOLE_BOX, photos_of
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import PLURAL
 from vitreous.report.colours import COLOUR_SCALE
@@ -83,6 +83,7 @@ def _about(arrays: dict[str, NDArray[Any]], found: dict[str, Any], model: dict[s
     maps, photos = arrays["maps"], photos_of(arrays)[:count]
     return {
         "images": [picture(photo.pixels, "", side=PHOTO_SIDE).address for photo in photos],
+        "cells": [round(float(edge), 5) for edge in arrays.get("cells", WHOLE_BOX)],
         "boxes": [[round(edge, 5) for edge in photo.box] for photo in photos],
         "layers": maps.shape[1],
         "heads": maps.shape[2],
