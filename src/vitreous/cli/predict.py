@@ -80,7 +80,7 @@ def run(
         write(answer, top)
         count, broken, unsure = count + 1, broken + (answer.error is not None), unsure + answer.is_unsure
     if unsure and write is table_row and record is not None:
-        say_fitted(record.about_unsure, file=sys.stderr)
+        say_fitted("all " * is_never_sure + record.about_unsure, file=sys.stderr)
     if broken:
         say(f"{broken:,} of {count:,} images could not be read", file=sys.stderr)
     if broken == count:

@@ -54,7 +54,7 @@ class TrackRecord:
             return ""
         if self.sure_from == 1:
             return (
-                f"all unsure: even the surest answers of this model are not known to be {percent(SURE_SHARE, 0)} right"
+                f"unsure: even the surest answers of this model are not known to be {percent(SURE_SHARE, 0)} right"
             )
         return (
             f"unsure: below {confidence(self.sure_from)}; of surer answers {percent(SURE_SHARE, 0)} or more are right"
