@@ -343,7 +343,11 @@ def test_the_figures_of_the_readme_are_those_of_their_json():
 
     step = next(case for case in found("train_speed")["cases"] if case["model"] == "S/16")
     rows = [
-        ("`fit` on 312 photos of 5 cat breeds (others 62 to 69 %), 2 CPU cores, right", "few_photos_plain", mean("few_photos_plain")),
+        (
+            "`fit` on 312 photos of 5 cat breeds (others 62 to 69 %), 2 CPU cores, right",
+            "few_photos_plain",
+            mean("few_photos_plain"),
+        ),
         ("the same with `--weights deit-tiny`, right", "few_photos", mean("few_photos")),
         (
             "CIFAR-10 from scratch, plain ViT, one H200, 192 s, right",

@@ -53,9 +53,7 @@ class TrackRecord:
         if not self.sure_from:
             return ""
         if self.sure_from == 1:
-            return (
-                f"unsure: even the surest answers of this model are not known to be {percent(SURE_SHARE, 0)} right"
-            )
+            return f"unsure: even the surest answers of this model are not known to be {percent(SURE_SHARE, 0)} right"
         return (
             f"unsure: below {confidence(self.sure_from)}; of surer answers {percent(SURE_SHARE, 0)} or more are right"
         )
