@@ -444,6 +444,18 @@ def test_the_lesson_has_six_steps(visit, server):
     assert pixels(page) != before
 
 
+def test_the_end_of_the_lesson_leads_to_breaking_the_same_picture(visit):
+    page = visit("/lesson")
+    page.wait_for_selector("#words p")
+    page.click("#examples button:nth-child(1)")
+    page.goto(page.url.partition("#")[0] + "#6")  # the address turns pages too
+    says(page, "#count", "Step 6 of 6")
+    page.click("#more a")
+    page.wait_for_selector("#break:not([hidden])")
+    assert "image=example-0" in page.url
+    assert page.locator("#examples button[aria-pressed=true]").count() == 1
+
+
 def test_a_step_of_the_lesson_fits_a_projector(visit):
     page = visit("/lesson", viewport={"width": 1280, "height": 720})
     page.wait_for_selector("#words p")
@@ -498,7 +510,7 @@ def test_the_lesson_of_a_hybrid_tells_of_convolutions_and_no_class_token(visit):
         assert words(page, "#title") == "How a hybrid answers: convolutions, then a Transformer"
         everything = " ".join(text for text, _ in told)
         assert "28 × 28 → 14 × 14 → 7 × 7 → 4 × 4" in told[1][0]
-        assert "this place sees 15 × 15 pixels" in told[1][0]
+        assert "those of this place cover 15 × 15 pixels" in told[1][0]
         assert "mean of all places" in told[2][0]
         assert "where the places look, on average" in told[4][0]
         assert "class token" not in everything
@@ -508,8 +520,8 @@ def test_the_lesson_of_a_hybrid_tells_of_convolutions_and_no_class_token(visit):
         assert page.locator(".maps").count() == 3
         before = pixels(page)
         page.locator("#stage").click(position={"x": 10, "y": 10})
-        says(page, "#caption", "what the place at row 1, column 1 sees")
-        says(page, "#words", "this place sees 8 × 8 pixels")  # the rest of its window lies outside
+        says(page, "#caption", "what the windows of the place at row 1, column 1 cover")
+        says(page, "#words", "those of this place cover 8 × 8 pixels")  # the rest of its window lies outside
         assert pixels(page) != before
 
 
@@ -677,6 +689,7 @@ def test_the_worksheet_asks_and_its_answers_are_on_pages_of_their_own(visit, ser
     page = visit("/lesson", viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page.wait_for_selector("#words p")
     page.click("#to-worksheet")
+    page.check("#with-answers")
     page.wait_for_selector("#architecture svg")
     rows = server.get("/api/worksheet").json["questions"]
     asked, answered = (page.locator(f"#{name} > li") for name in ("questions", "results"))
@@ -728,7 +741,7 @@ PAPER = 680  # pixels between the margins of A4
 @pytest.mark.parametrize("path", ["/", "/lesson", "/worksheet"])
 def test_on_paper_it_is_dark_on_white_whatever_the_screen(visit, path):
     page = visit(path, viewport={"width": PAPER, "height": 1000}, color_scheme="dark", reduced_motion="reduce")
-    page.wait_for_selector({"/": "#top li", "/lesson": "#glossary dt", "/worksheet": "#architecture svg"}[path])
+    page.wait_for_selector({"/": "#top li", "/lesson": "#glossary dt", "/worksheet": "#tools"}[path])
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate(CONTRAST) == []
@@ -741,7 +754,7 @@ PRINTED = """() => {
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
   return {
     margin: rules.filter((rule) => rule instanceof CSSPageRule).map((rule) => rule.style.margin),
-    pages: [style("#answers").breakBefore, style("#whole").breakBefore],
+    pages: [style("#answers").breakBefore, style("#architecture").breakBefore],
     whole: [style(".questions li").breakInside, style(".results li").breakInside],
     columns: style("#words").gridTemplateColumns.split(" ").length,
     drawing: document.querySelector("#architecture svg").getBoundingClientRect().height,
@@ -753,6 +766,7 @@ PRINTED = """() => {
 def test_the_worksheet_is_made_for_paper(visit):
     """Margins, a line for the name, answers and drawing each on a page of its own, which they fit."""
     page = visit("/worksheet", viewport={"width": PAPER, "height": 1000})
+    page.check("#with-answers")
     page.wait_for_selector("#architecture svg")
     assert page.locator(".fill").is_hidden()
     page.emulate_media(media="print")
@@ -903,6 +917,7 @@ def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
         assert page.locator("#step").is_hidden()
         page.click("#to-worksheet")  # it is drawn, and has its questions, all the same
         says(page, "#questions", "After stage 2 there are")
+        page.check("#with-answers")
         sync_api.expect(page.locator("#architecture svg")).to_be_visible()
 
 

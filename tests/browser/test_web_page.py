@@ -122,6 +122,7 @@ def test_the_lesson_and_the_worksheet_are_there_too(visit, tmp_path):
     says(page, "#caption", "Where the patch at row 1, column 1 looks")
     assert page.evaluate(CONTRAST) == []
     page.click("#to-worksheet")
+    page.check("#with-answers")
     says(page, "#results li:last-child", "The model's answer is")
     sync_api.expect(page.locator("#architecture svg")).to_be_visible()
     assert page.locator("#questions > li").count() == page.locator("#results > li").count() > 5

@@ -92,7 +92,7 @@ def test_a_question_says_in_sentences_what_was_found(tmp_path):
     found = found_with(tmp_path, (first, apart, cannot), {"with": HIGH, "without": LOW})
     assert filled("[[found C17 C19 C20 C21]]", found, ()) == (
         "What we find: 1 of 3 tests is decided. Supported: positions help (C17, small at laptop scale). "
-        "Inconclusive: C19 (laptop). Not testable: C20 (laptop). Not run: C21."
+        "Inconclusive: C19 (small, laptop). Not testable: C20 (small, laptop). Not run: C21."
     )
     assert filled("[[found C19]]", found, ()) == "We could not tell: no test is decided. Inconclusive: C19 (laptop)."
     assert filled("[[found C21]]", found, ()) == "Not run: C21."

@@ -497,7 +497,7 @@ EASY = "Strangers that come with vitreous are easy: "
         (
             {DRAWN: (30, 40), BLANK: (31, 32)},
             [UNTRIED, f"{EASY}drawings; images of one colour."],
-            "25 % of easy ones misnamed",
+            "25 % of drawings misnamed",
         ),
         ({}, [UNTRIED], ""),
     ],
@@ -510,7 +510,7 @@ def test_what_is_said_of_strangers_is_what_was_counted(counts, told, brief):
     assert (EASY in html) == bool(counts)
     assert "It also says so of 7.0 % of the images judged; the threshold was set where about 95 % of" in html
     assert brief in html
-    assert ("of easy ones" in html) == brief.endswith("of easy ones misnamed")
+    assert ("of drawings misnamed" in html) == brief.endswith("of drawings misnamed")
     assert "notice strangers" not in plain(pages.render(page(finished_run.invented(100, 3, unlike=None))))
 
 

@@ -42,8 +42,9 @@ def run(
     untrained: Annotated[bool, typer.Option("--untrained", metavar="", help="Even with random weights.")] = False,
     json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Answer what is in each image, with calibrated confidence, or "none of these".
+    """Answer what is in each image, with its confidence, or "none of these".
 
+    Confidence is calibrated if `fit` made the model.
     Rows come as they are ready, for any number of images. One that cannot be read has the reason in its row.
     """
     import vitreous

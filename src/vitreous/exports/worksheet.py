@@ -52,7 +52,8 @@ def words(model: Model) -> dict[str, str]:
             "query, key, value": "what a token asks, what it offers to be found by, and what it then gives",
             "softmax": "turns scores into shares that sum to 1",
             "MLP": "two tables one after the other, for each token by itself",
-            "norm": "brings the numbers of a token to a common scale",
+            "norm": "brings the numbers of a token to a common scale"
+            + (", or between convolutions those of whole maps" if stem != "patch" else ""),
             "skip": "what came into a part is added to what leaves it, so nothing is lost",
             "block, layer": "two words for one thing: attention and then an MLP, each with norm and skip",
             "rollout": f"the shares of all layers followed from the {end} back to the image",
@@ -145,7 +146,9 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
         _sum([(width, wide), (encoder.mlp, width)], [wide, width] if encoder.branch_bias else []),
     )
     pooled = next(part for part in parts if part.name == "pool")
-    yield Question(f"From what does the model read its {end} after the last block?", f"From {pooled.about}.")
+    yield Question(
+        f"The lesson says from what the model reads its {end} after the last block. From what?", f"From {pooled.about}."
+    )
 
 
 def _cut(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:

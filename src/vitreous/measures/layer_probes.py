@@ -173,10 +173,11 @@ def _say(found: Found) -> str:
     else:
         best = [row for row in rows if row["linear"] == top]
         low, high = (100 * end for end in best[-1]["interval"])
+        shots = sorted({f"{100 * row['ten_shot']:.0f}" for row in best}, key=float)
         text = (
             f"a linear fit reads the class best from {_names(found, best)}: {100 * top:.0f} % of "
             f"{counted(found['images'], 'test image')} right ({low:.0f} to {high:.0f} %), "
-            f"{100 * best[-1]['ten_shot']:.0f} % by {found['shots']} shots"
+            f"{' to '.join(dict.fromkeys((shots[0], shots[-1])))} % by {found['shots']} shots"
         )
         first = rows[0]
         if first["layer"] not in {row["layer"] for row in best}:

@@ -149,7 +149,9 @@ def _match(points: Mapping[str, nn.Module], patterns: list[str]) -> list[str]:
         if not any(rule.fullmatch(name) for name in points):
             near = difflib.get_close_matches(pattern, points, 3, 0) if points else []
             wider = (
-                f"; `*` stays between two dots, `{pattern.replace('*', '**')}` crosses them" if "*" in pattern else ""
+                f"; `*` stays between two dots, `{pattern.replace('*', '**')}` crosses them"
+                if "*" in pattern and "**" not in pattern
+                else ""
             )
             raise TapError(
                 f"no tap matches {pattern!r}; near: {', '.join(near)}{wider} (all: vitreous.tap_names(model))"

@@ -100,7 +100,9 @@ class PaperOutcome:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.experiment.title} ({self.experiment.family})", f"{self.scale} scale: {self.setting}", ""]
+        lines = [f"{self.experiment.title} ({self.experiment.family})", f"{self.scale} scale: {self.setting}"]
+        lines += [f"arms share: {self.experiment.matched}"] if self.experiment.matched else []
+        lines.append("")
         lines += [*readings_lines(self), ""]
         for claim, found in self.claims:
             asked = "tested" if found.is_judged else "asked"
@@ -177,6 +179,8 @@ def command(experiment: Experiment, scale: ScaleName) -> str:
 
 # For people --------------------------------------------------------------------------------------------------------
 
+COLUMN_NAMES = {"cut_accuracy_mean": "accuracy lost by a cut", "skip_mean": "ln of skip over branch"}
+
 
 def shown(value: float, unit: str = "", *, is_signed: bool = False) -> str:
     """`+1.3` points, or three digits."""
@@ -185,11 +189,16 @@ def shown(value: float, unit: str = "", *, is_signed: bool = False) -> str:
     return text.replace("-", "−")
 
 
+def column_name(reading: str) -> str:
+    """The head of a column."""
+    return COLUMN_NAMES.get(reading, reading.replace("_", " "))
+
+
 def readings_lines(outcome: PaperOutcome) -> list[str]:
     """A row for each arm: mean and deviation over seeds of the readings that the experiment shows, if it has any."""
     table = outcome.table
     shown_columns = [name for name in outcome.experiment.columns if any(table.values(arm, name) for arm in table.arms)]
-    rows = [["", *(name.replace("_", " ") for name in shown_columns), "seeds"]]
+    rows = [["", *map(column_name, shown_columns), "seeds"]]
     for arm in table.arms:
         columns = {name: table.values(arm, name) for name in shown_columns}
         shares = [spread(name, column.values()) for name, column in columns.items()]

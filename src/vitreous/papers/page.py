@@ -16,6 +16,7 @@ from vitreous.papers.experiment import POINTS, Claim, Experiment, ScaleName
 from vitreous.papers.experiments import EXPERIMENTS
 from vitreous.papers.outcome import (
     PaperOutcome,
+    column_name,
     command,
     cost_line,
     interval_words,
@@ -234,7 +235,7 @@ def _arm_rows(outcome: PaperOutcome) -> tuple[list[str], list[list[str]]]:
     table = outcome.table
     columns = [name for name in outcome.experiment.columns if any(table.values(arm, name) for arm in table.arms)]
     rows = [[arm, *(spread(name, table.values(arm, name).values()) for name in columns)] for arm in table.arms]
-    return ["arm", *(name.replace("_", " ") for name in columns)], rows
+    return ["arm", *map(column_name, columns)], rows
 
 
 def _not_run(outcomes: Sequence[PaperOutcome]) -> Table:
@@ -338,7 +339,9 @@ def _found(rows: Sequence[str], found: Mapping[str, Sequence[Answered]]) -> str:
     lines += _grouped(decided, lambda one: f"{one.judged.verdict.capitalize()}: {one.claim.words}", _about)
     for verdict in UNDECIDED:
         others = [one for one in ran if one.judged.verdict == verdict]
-        names = _grouped(others, lambda one: one.claim.name, lambda one: one.outcome.scale)
+        names = _grouped(
+            others, lambda one: one.claim.name, lambda one: f"{one.outcome.experiment.name}, {one.outcome.scale}"
+        )
         lines += [f"{verdict.capitalize()}: {', '.join(names)}"] if names else []
     missing = [row for row, each in by_row.items() if not each]
     lines += [f"{NOT_RUN.capitalize()}: {', '.join(missing)}"] if missing else []

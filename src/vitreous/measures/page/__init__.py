@@ -47,7 +47,7 @@ LOOK_WORDS = {  # of this page, for somebody who has read neither paper
         "the shares of all blocks followed from the answer back to the image: it shows where information came from, "
         "not why the answer was given"
     ),
-    "CKA, likeness": "how alike two layers order the same images: 1 is alike, 0 is unlike",
+    "CKA, likeness": "how alike two layers tell the same images apart: 1 is alike, 0 is unlike",
     "cosine": "how alike two lists of numbers point: 1 is the same way, 0 is no relation",
     "rank correlation": "1: the more of one, the more of the other; -1: the more, the less; 0: no relation",
     "10 shots": "a simple fit learns from 10 images of each class",

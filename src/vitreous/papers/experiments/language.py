@@ -89,6 +89,7 @@ SEQUENCE = Experiment(
             rule=POSITIVE,
             effects=lambda table: [table.difference(ENCODER, arm, "accuracy") for arm in (NO_ORDER, BAG)],
             note="without positions the encoder is itself a bag of tokens (M14); judged on the unseen end of the text",
+            untested="that a weak bias makes the model general-purpose",
         ),
     ),
     grid=letter_grid,

@@ -65,6 +65,7 @@ EXPERIMENT = Experiment(
             rule=POSITIVE,
             effects=adam_ahead,
             published="89.33 against 88.79 (R50), 94.01 against 93.72 (R152x2): means over five sets",
+            note="P1's networks learned from JFT; ours from the images of this scale",
         ),
     ),
     grid=grid,

@@ -84,7 +84,7 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             row="C18",
-            words="kinds of positions and places of entry differ by less than a point",
+            words="kinds of positions, at gpu scale also places of entry, differ by less than a point",
             rule=alike(0.01),
             effects=between_kinds,
             also=("Q09",),

@@ -73,6 +73,7 @@ EXPERIMENT = Experiment(
             rule=POSITIVE,
             effects=depth_over_width,
             published=FIGURE_8,
+            note="P1's networks learned from JFT; ours from the images of this scale",
         ),
         Claim(
             row="P1-D.2",
@@ -81,6 +82,7 @@ EXPERIMENT = Experiment(
             rule=POSITIVE,
             effects=depth_helps,
             published=FIGURE_8,
+            note="P1's networks learned from JFT; ours from the images of this scale",
         ),
         Claim(
             row="P1-D.2",
@@ -89,6 +91,7 @@ EXPERIMENT = Experiment(
             rule=POSITIVE,
             effects=small_patches_help,
             published=FIGURE_8,
+            note="P1's networks learned from JFT; ours from the images of this scale",
         ),
     ),
     grid=grid,

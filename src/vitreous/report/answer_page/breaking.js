@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { alike, draw, first, list, pickable, spot, sure } from "./drawing.js";
-import { isEncoder, layout } from "./encoder.js";
+import { isEncoder, layout, piece } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -77,7 +77,8 @@ export class Breaking {
     list($("after-top"), after, before);
     const same = alike(before, after), note = $("broken-says");
     note.className = broken.length ? `note ${same ? "good" : "bad"}` : "note";
-    note.textContent = broken.length ? `With ${broken.join(", ")}: ${same ? "it still says" : `no longer ${first(before)}, but`} ${sure(after)}.` : "Nothing is broken yet.";
+    const intact = order && piece(this.model) === "place" ? " The convolutions saw the whole picture; then its places changed their order." : "";
+    note.textContent = broken.length ? `With ${broken.join(", ")}: ${same ? "it still says" : `no longer ${first(before)}, but`} ${sure(after)}.${intact}` : "Nothing is broken yet.";
   }
 
   /** What is left of an encoder's features. */

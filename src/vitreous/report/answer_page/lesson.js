@@ -41,7 +41,7 @@ const STEPS = [
       if (isHybrid(s.model)) mark(canvas(), s.bitmap, windowOf(s.model, s.patch), centres(s.model));
     },
     more: (s) => (isHybrid(s.model) ? maps(s) : []),
-    caption: (s) => (isHybrid(s.model) ? `Each dot is the middle of a ${piece(s.model)}. The frame is what ${where(s)} sees.` : `${capital(where(s))} is chosen.`),
+    caption: (s) => (isHybrid(s.model) ? `Each dot is the middle of a ${piece(s.model)}. The frame is what the windows of ${where(s)} cover.` : `${capital(where(s))} is chosen.`),
     picks: true,
   },
   {
@@ -93,7 +93,7 @@ const STEPS = [
     ]),
     paint: (s) => draw(canvas(), s.bitmap, { ...layout(s.model), map: s.whole.rollout }),
     more: (s) => {
-      const link = Object.assign(document.createElement("a"), { href: "./", textContent: "Now try to break it." });
+      const link = Object.assign(document.createElement("a"), { href: `./?image=${encodeURIComponent(s.image)}#break`, textContent: "Now try to break it." });
       if (isEncoder(s.model)) return [paragraph(`The features: ${few(s.answer.features)}`, "hint"), mosaic(s.answer.features, "The features, a square each"), link];
       if (s.answer.is_unlike) return [link];
       const top = document.createElement("ol");
@@ -125,7 +125,7 @@ function convolved({ model: m, stem, patch }) {
   return [
     `This model is a hybrid: it does not cut the image itself into patches. ${by} a map of fewer places, with more numbers each: ${sizes}.`,
     `Each of the ${last[1]} × ${last[2]} places of the last map has ${number(last[0])} numbers.${p * q > 1 ? ` The map is cut into patches of ${p} × ${q} places.` : ""} The model reads the ${number(m.grid[0] * m.grid[1])} ${pieces(m)} like the words of a sentence.`,
-    `Windows upon windows overlap: this ${piece(m)} sees ${all ? "the whole image" : `${h} × ${w} pixels`}. Click another; we follow it through the next steps.`,
+    `Windows upon windows overlap: those of this ${piece(m)} cover ${all ? "the whole image" : `${h} × ${w} pixels`}. The norms between the convolutions add something of the whole picture. Click another; we follow it through the next steps.`,
   ];
 }
 
@@ -302,7 +302,8 @@ function maps({ stem, model }) {
 }
 
 function tokens({ tokens: t, model, patch }) {
-  const rows = [[`this ${piece(model)}`, model.tokens_in_front + patch], ...(model.tokens_in_front ? [[model.transformer.front[0], 0]] : []), ["its neighbour", model.tokens_in_front + ((patch + 1) % (model.grid[0] * model.grid[1]))]];
+  const isLast = (patch + 1) % model.grid[1] === 0, beside = Math.max(patch + (isLast ? -1 : 1), 0);
+  const rows = [[`this ${piece(model)}`, model.tokens_in_front + patch], ...(model.tokens_in_front ? [[model.transformer.front[0], 0]] : []), [`its neighbour at ${spot(beside, model.grid)}`, model.tokens_in_front + beside]];
   return rows.flatMap(([name, row]) => {
     const words = `${name}: ${few(t.tokens[row])}`;
     return [paragraph(words, "hint"), mosaic(t.tokens[row], words, 0)];
@@ -325,7 +326,7 @@ function layers(s) {
     paint();
   });
   label.append(name, slider);
-  return [label, paragraph(`Click another ${piece(s.model)}: each looks elsewhere.`, "hint")];
+  return [label, paragraph(`Click another ${piece(s.model)}: does it look elsewhere?`, "hint")];
 }
 
 /** Attention over the layers, then through all of them, as a film. */
@@ -480,6 +481,7 @@ async function begin() {
     $("back").addEventListener("click", () => turn(state.at - 1));
     $("next").addEventListener("click", () => turn(state.at + 1));
     pickable($("stage"), layout(model), (patch) => pick(patch).catch(complain));
+    addEventListener("hashchange", () => turn(Number(location.hash.slice(1)) || 1));
     addEventListener("keydown", (event) => {
       if (event.target.closest("#stage[tabindex], input") || event.altKey || event.ctrlKey || event.metaKey) return;
       if (event.key === "ArrowRight") turn(state.at + 1);

@@ -30,7 +30,9 @@ async function begin() {
     camera = new Camera((file) => show({ file }), glance, complain);
     listen();
     if (model.breaks.length) breaking = new Breaking(model, complain);
-    if (examples.length && state.image === null && !state.turn) await show({ image: examples[0].image });
+    const asked = new URLSearchParams(location.search).get("image"), first = examples.find((each) => each.image === asked) ?? examples[0];
+    if (first && state.image === null && !state.turn) await show({ image: first.image });
+    if (location.hash === "#break") $("break").scrollIntoView(); // it was not there when the page was opened
   } catch (error) {
     complain(error);
   }

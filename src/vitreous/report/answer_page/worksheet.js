@@ -59,10 +59,9 @@ async function begin() {
     $("words").replaceChildren(...explained(Object.fromEntries(used)));
     if (image && model.attention) await look(model, image);
     $("architecture").append(await drawing());
-    $("whole").hidden = false;
     $("print").addEventListener("click", () => print());
     $("with-answers").addEventListener("input", (event) => ($("answers").hidden = !event.target.checked));
-    $("tools").hidden = $("answers").hidden = false;
+    $("tools").hidden = false;
   } catch (error) {
     if (!(error instanceof Refused)) console.error(error);
     $("message").textContent = error instanceof Refused ? error.message : "something went wrong on this page; load it again";

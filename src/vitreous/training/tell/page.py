@@ -409,11 +409,11 @@ def _strangers(summary: Summary) -> Section | None:
     )
     if summary.sure_from == 1:
         text += " The model is never sure of an answer: even the surest are not known to be right often enough."
-    _, (caught, seen) = easy(counts)
+    kinds, (caught, seen) = easy(counts)
     new = counts.get(LEFT_OUT)
     near = f"{_percent(1 - new.caught / new.seen, 0)} of a new class misnamed" if new is not None and new.seen else ""
     table = Table(["strangers", "called none of these", "given a sure answer"], rows, "llr")
-    far = f"{_percent(1 - caught / seen, 0)} of easy ones misnamed" if seen else ""
+    far = f"{_percent(1 - caught / seen, 0)} of {kinds} misnamed" if seen else ""
     short = near or far  # the contents have little room
     return Section("Does it notice strangers?", [Text(text), table], summary=short)
 
