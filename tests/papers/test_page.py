@@ -94,7 +94,10 @@ def test_a_question_says_in_sentences_what_was_found(tmp_path):
         "What we find: 1 of 3 tests is decided. Supported: positions help (C17, small at laptop scale). "
         "Inconclusive: C19 (small, laptop). Not testable: C20 (small, laptop). Not run: C21."
     )
-    assert filled("[[found C19]]", found, ()) == "We could not tell: no test is decided. Inconclusive: C19 (laptop)."
+    assert (
+        filled("[[found C19]]", found, ())
+        == "We could not tell: no test is decided. Inconclusive: C19 (small, laptop)."
+    )
     assert filled("[[found C21]]", found, ()) == "Not run: C21."
     with pytest.raises(ConfigError, match="'Z99', which the ledger lacks"):
         filled("[[found C17 Z99]]", found, ())
