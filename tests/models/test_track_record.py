@@ -26,7 +26,7 @@ def test_it_tells_how_often_the_model_is_right_and_what_unsure_means():
     assert record.about_right == "right on 81.7 % of images that it had not seen (77.1 to 85.6, 95 % interval)"
     assert record.about_unsure == "unsure: below 82 %; of surer answers 90 % or more are right"
     assert "also chose it" in TrackRecord(**MEASURED | {"has_chosen": True}).about_right
-    assert "no confidence" in TrackRecord(**MEASURED | {"sure_from": 1.0}).about_unsure
+    assert "even the surest" in TrackRecord(**MEASURED | {"sure_from": 1.0}).about_unsure
 
 
 @pytest.mark.parametrize(("sure_from", "unsure"), [(None, []), (0.0, []), (0.82, [0.4]), (1.0, [0.4, 0.9])])

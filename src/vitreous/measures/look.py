@@ -89,7 +89,7 @@ def look(
                 tell(f"{subject.name}: untrained, so its numbers say nothing about what a network learns")
         tell(_cost(pending, subjects, measures))
         notes = _run_on_ranks(pending, subjects, workers, store, progress, tell, ranks)
-        shown = show_few(subjects)
+        shown = show_few(subjects) if len(subjects[0].data) <= subjects[0].settings.examples else ()
     asked = [job for job in jobs if job.measure.name in measures]
     found = tuple({job.measure.name: job.found for job in asked if job.side == side} for side in (0, 1))
     inspection = Inspection(

@@ -415,7 +415,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         macs=macs(model.config),
         image_size=model.config.image_size,
         beginning=plan.beginning,
-        begun_from_starter=starter.is_meant(weights),
+        begun_from_starter=bool(weights) and starter.is_meant(weights),
         events=known(runs.read(where)),
         seconds=trained.seconds,
         device=device,
